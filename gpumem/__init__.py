@@ -1,0 +1,39 @@
+"""gpumem tells people where their GPU memory goes.
+
+Owns: the lazy public names. Must not import numpy, pyarrow, torch or anything heavy at import time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "mark", "open", "record", "scope", "step"]
+
+_HOMES = {
+    "record": "gpumem.recorder.session",
+    "mark": "gpumem.recorder.marks",
+    "scope": "gpumem.recorder.marks",
+    "step": "gpumem.recorder.marks",
+}
+
+if TYPE_CHECKING:
+    from gpumem.importers.open import open_trace as open
+    from gpumem.recorder.marks import mark, scope, step
+    from gpumem.recorder.session import record
+
+
+def __getattr__(name: str) -> Any:
+    """The public name `name`, imported at first use."""
+    import importlib
+
+    if name == "open":
+        return importlib.import_module("gpumem.importers.open").open_trace
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'gpumem' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

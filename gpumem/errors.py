@@ -1,0 +1,83 @@
+"""Everything that can go wrong in the world, as types.
+
+    GpumemError                 what, where, what to do next: one sentence or two
+      UsageError                exit 2: wrong flags, a moment the trace does not have, a target that exists
+        MomentUnknown
+        TargetExists
+        ProgramNotFound
+      InputError                exit 3: input or output that cannot be read or written
+        TraceNotFound
+        TraceForeign            not a trace of any known kind
+        TraceTruncated          cut off or damaged
+        TraceVersionUnsupported
+        OutputUnwritable
+      NativeCoreError           exit 3: the native library is missing or does not match the Python code
+
+Owns: the tree and the exit codes. Must not know: how a message is shown. Our own bugs are assertions, not these.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class GpumemError(Exception):
+    """A failure of the world: its text says what, where and what to do next."""
+
+    exit_code = 3
+
+
+class UsageError(GpumemError):
+    """The command was asked for something it cannot do as given."""
+
+    exit_code = 2
+
+
+class MomentUnknown(UsageError):
+    """The trace has no such moment; the text names those it has."""
+
+
+class TargetExists(UsageError):
+    """The output file exists and was not to be overwritten."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} exists already; choose another name with -o, or overwrite it with -f.")
+        self.path = path
+
+
+class ProgramNotFound(UsageError):
+    """The program to record is not there."""
+
+
+class InputError(GpumemError):
+    """Something to be read or written cannot be."""
+
+    exit_code = 3
+
+
+class TraceNotFound(InputError):
+    """The trace file does not exist or cannot be opened."""
+
+
+class TraceForeign(InputError):
+    """The file is no trace of any kind gpumem reads."""
+
+
+class TraceTruncated(InputError):
+    """The file is cut off or damaged; `offset` says where, in bytes, when known."""
+
+    def __init__(self, message: str, *, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class TraceVersionUnsupported(InputError):
+    """The file was written in a format version this gpumem does not read."""
+
+
+class OutputUnwritable(InputError):
+    """The output cannot be written."""
+
+
+class NativeCoreError(GpumemError):
+    """The native library is missing, cannot be loaded or does not match the Python code."""

@@ -1,0 +1,87 @@
+"""Bytes and durations as text, and back.
+
+Owns: the one way a byte count or a duration is written and read. Must not know: tables, colours, commands.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpumem.errors import UsageError
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+TIB = 1 << 40
+
+_BYTE_UNITS = (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
+_BYTE_FACTORS = {
+    "": 1,
+    "b": 1,
+    "k": KIB,
+    "kib": KIB,
+    "kb": 1000,
+    "m": MIB,
+    "mib": MIB,
+    "mb": 1000**2,
+    "g": GIB,
+    "gib": GIB,
+    "gb": 1000**3,
+    "t": TIB,
+    "tib": TIB,
+    "tb": 1000**4,
+}
+_BYTES_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
+_DURATION_UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3))
+
+
+def format_bytes(byte_count: int) -> str:
+    """`byte_count` in the largest binary unit that keeps it at 1 or above: `1.50 GiB`, `512 B`, `-2.00 MiB`."""
+    magnitude = abs(byte_count)
+    sign = "-" if byte_count < 0 else ""
+    for unit, factor in _BYTE_UNITS:
+        if magnitude >= factor:
+            return f"{sign}{magnitude / factor:.2f} {unit}"
+    return f"{sign}{magnitude} B"
+
+
+def format_bytes_delta(byte_count: int) -> str:
+    """`byte_count` with its sign always written: `+1.50 GiB`, `-512 B`, `0 B`."""
+    return f"+{format_bytes(byte_count)}" if byte_count > 0 else format_bytes(byte_count)
+
+
+def parse_bytes(text: str) -> int:
+    """The byte count that `text` names: `24GiB`, `1.5 g`, `4000000000`; kB, MB, GB are powers of ten.
+
+    Raises UsageError when `text` is no size.
+    """
+    match = _BYTES_PATTERN.match(text)
+    factor = _BYTE_FACTORS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise UsageError(f"'{text}' is no size; write bytes or a binary unit, such as 24GiB or 512MiB.")
+    return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
+
+
+def format_duration(duration_ns: int) -> str:
+    """`duration_ns` as a person reads it: `12.5 s`, `300 ms`, `1.2 us`, `2 min 05 s`."""
+    magnitude = abs(duration_ns)
+    sign = "-" if duration_ns < 0 else ""
+    if magnitude >= 60 * 10**9:
+        seconds = round(magnitude / 10**9)
+        if seconds >= 3600:
+            return f"{sign}{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+        return f"{sign}{seconds // 60} min {seconds % 60:02d} s"
+    for unit, factor in _DURATION_UNITS:
+        if magnitude >= factor:
+            return f"{sign}{magnitude / factor:.3g} {unit}"
+    return f"{sign}{magnitude} ns"
+
+
+def format_share(part: int, whole: int) -> str:
+    """`part` of `whole` as a percentage: `12.3 %`; `-` when `whole` is zero."""
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def format_count(count: int) -> str:
+    """`count` with thousands separators: `1,234,567`."""
+    return f"{count:,}"

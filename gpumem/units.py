@@ -36,11 +36,11 @@ _DURATION_UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3))
 
 
 def format_bytes(byte_count: int) -> str:
-    """`byte_count` in the largest binary unit that keeps it at 1 or above: `1.50 GiB`, `512 B`, `-2.00 MiB`."""
+    """`byte_count` in the largest binary unit that shows it as 1.00 or more: `1.50 GiB`, `512 B`, `-2.00 MiB`."""
     magnitude = abs(byte_count)
     sign = "-" if byte_count < 0 else ""
     for unit, factor in _BYTE_UNITS:
-        if magnitude >= factor:
+        if magnitude >= KIB and round(magnitude / factor, 2) >= 1:
             return f"{sign}{magnitude / factor:.2f} {unit}"
     return f"{sign}{magnitude} B"
 
@@ -66,13 +66,13 @@ def format_duration(duration_ns: int) -> str:
     """`duration_ns` as a person reads it: `12.5 s`, `300 ms`, `1.2 us`, `2 min 05 s`."""
     magnitude = abs(duration_ns)
     sign = "-" if duration_ns < 0 else ""
-    if magnitude >= 60 * 10**9:
-        seconds = round(magnitude / 10**9)
-        if seconds >= 3600:
-            return f"{sign}{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+    seconds = round(magnitude / 10**9)
+    if seconds >= 3600:
+        return f"{sign}{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+    if seconds >= 60:
         return f"{sign}{seconds // 60} min {seconds % 60:02d} s"
     for unit, factor in _DURATION_UNITS:
-        if magnitude >= factor:
+        if float(f"{magnitude / factor:.3g}") >= 1:
             return f"{sign}{magnitude / factor:.3g} {unit}"
     return f"{sign}{magnitude} ns"
 

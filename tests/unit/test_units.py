@@ -1,0 +1,70 @@
+"""Bytes, durations and shares as text, and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumem.errors import UsageError
+from gpumem.units import GIB, MIB, format_bytes, format_bytes_delta, format_duration, format_share, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("byte_count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (3 * GIB // 2, "1.50 GiB"),
+        (-2 * MIB, "-2.00 MiB"),
+        (1 << 40, "1.00 TiB"),
+        (MIB - 1, "1.00 MiB"),
+        (GIB - 1, "1.00 GiB"),
+    ],
+)
+def test_bytes_are_written_in_the_largest_unit_that_rounds_to_one_or_more(byte_count: int, text: str) -> None:
+    assert format_bytes(byte_count) == text
+
+
+def test_delta_always_carries_its_sign() -> None:
+    assert [format_bytes_delta(n) for n in (MIB, -MIB, 0)] == ["+1.00 MiB", "-1.00 MiB", "0 B"]
+
+
+@pytest.mark.parametrize(
+    ("text", "byte_count"),
+    [
+        ("24GiB", 24 * GIB),
+        ("24 g", 24 * GIB),
+        ("1.5GiB", 3 * GIB // 2),
+        ("4000000000", 4_000_000_000),
+        ("2GB", 2 * 10**9),
+    ],
+)
+def test_sizes_are_read_in_binary_and_decimal_units(text: str, byte_count: int) -> None:
+    assert parse_bytes(text) == byte_count
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "12 XB", "1..5G", "nan"])
+def test_what_is_no_size_is_refused_with_the_text_in_the_sentence(text: str) -> None:
+    with pytest.raises(UsageError, match="is no size"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("duration_ns", "text"),
+    [
+        (5, "5 ns"),
+        (1_500, "1.5 us"),
+        (300_000_000, "300 ms"),
+        (12_500_000_000, "12.5 s"),
+        (999_600_000, "1 s"),
+        (125 * 10**9, "2 min 05 s"),
+        (3_660 * 10**9, "1 h 01 min"),
+        (59_999_999_999, "1 min 00 s"),
+    ],
+)
+def test_durations_are_written_as_people_read_them(duration_ns: int, text: str) -> None:
+    assert format_duration(duration_ns) == text
+
+
+def test_share_of_nothing_is_a_dash() -> None:
+    assert (format_share(1, 8), format_share(1, 0)) == ("12.5 %", "-")

@@ -23,12 +23,12 @@ typedef int32_t gm_status;
 
 enum gm_status_code {
   GM_OK = 0,
-  GM_NOT_RECORDING = 1,  /* no recorder is running: the call did nothing */
-  GM_DISK_FULL = 2,      /* the file system refused more space; recording stopped there */
-  GM_CANNOT_CREATE = 3,  /* the journal could not be created; errno_value says why */
-  GM_CANNOT_MAP = 4,     /* the file system cannot map or reserve files */
-  GM_BAD_ARGUMENT = 5,   /* a null or impossible argument: the caller's bug */
-  GM_UNSUPPORTED = 6     /* this interpreter or build cannot do it (stack walking) */
+  GM_NOT_RECORDING = 1, /* no recorder is running: the call did nothing */
+  GM_DISK_FULL = 2,     /* the file system refused more space; recording stopped there */
+  GM_CANNOT_CREATE = 3, /* the journal could not be created; errno_value says why */
+  GM_CANNOT_MAP = 4,    /* the file system cannot map or reserve files */
+  GM_BAD_ARGUMENT = 5,  /* a null or impossible argument: the caller's bug */
+  GM_UNSUPPORTED = 6    /* this interpreter or build cannot do it (stack walking) */
 };
 
 /* ---- events and records ------------------------------------------------------------------- */

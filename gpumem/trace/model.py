@@ -206,7 +206,9 @@ class TraceMeta:
     versions: Mapping[str, str] = field(default_factory=dict)
     settings: str = ""
     devices: Sequence[DeviceFacts] = ()
+    run_id: str | None = None
     started_unix_ns: int | None = None
+    started_monotonic_ns: int | None = None
     duration_ns: int = 0
     history_truncated: bool = False
     ended_by: str = "exit"

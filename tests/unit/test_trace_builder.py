@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from trace_builder import GiB, KiB, MiB, TraceBuilder
 
 from gpumem.vocabulary import EventKind, StackId
+from trace_builder import GiB, KiB, MiB, TraceBuilder
 
 
 def test_builder_places_blocks_first_fit_and_uses_freed_addresses_again() -> None:

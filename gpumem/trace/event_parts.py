@@ -1,0 +1,228 @@
+"""Event columns as Parquet and back: one complete Parquet file a part.
+
+Owns: the encodings of the events and the streaming of parts row group by row group. Must not know: which file the
+parts lie in, what an event means.
+
+Encodings, measured: time as deltas, every other column by dictionary, zstd 3. A block_bytes or split_bytes of 0 is
+written as null. No statistics but for time and kind, no Arrow schema: both cost more than they say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gpumem.errors import TraceTruncated
+from gpumem.trace.model import EVENT_COLUMNS, Column, EventBatch
+from gpumem.vocabulary import EventIndex
+
+ROW_GROUP_ROWS = 1 << 20
+NULL_FOR_ZERO = frozenset({"block_bytes", "split_bytes"})
+WINDOW_KEY = b"gpumem.window"
+
+EVENT_SCHEMA = pa.schema(
+    [pa.field(name, pa.from_numpy_dtype(dtype), name in NULL_FOR_ZERO) for name, dtype in EVENT_COLUMNS.items()]
+)
+PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, IndexError, KeyError, TypeError)
+_LOOK_AHEAD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PartMark:
+    """A mark in a part: its row in the part, the string id of its name, the step (-1 for a plain mark), its time."""
+
+    row: int
+    name: int
+    step: int
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartWindow:
+    """What a part says of the journal window it was made of, so that a later sealer can go on.
+
+    `removed` are the event positions (first, end) of the window that have no row: never committed, or superseded.
+    """
+
+    first_record: int
+    record_count: int
+    records_lost: int
+    removed: tuple[tuple[int, int], ...]
+    marks: tuple[PartMark, ...]
+
+    @property
+    def row_count(self) -> int:
+        return self.record_count - sum(end - first for first, end in self.removed)
+
+
+def encode_events(columns: Mapping[str, Column], window: PartWindow | None = None) -> memoryview:
+    """The columns (all of EVENT_COLUMNS) as one Parquet file in memory."""
+    table = pa.Table.from_arrays([_arrow_column(name, columns[name]) for name in EVENT_COLUMNS], schema=EVENT_SCHEMA)
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        EVENT_SCHEMA,
+        compression="zstd",
+        compression_level=3,
+        use_dictionary=[name for name in EVENT_COLUMNS if name != "time_ns"],
+        column_encoding={"time_ns": "DELTA_BINARY_PACKED"},
+        dictionary_pagesize_limit=1 << 27,
+        write_statistics=["time_ns", "kind"],
+        store_schema=False,
+    ) as writer:
+        if window is not None:
+            writer.add_key_value_metadata({WINDOW_KEY: _window_json(window)})
+        writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+    return memoryview(sink.getvalue())
+
+
+def decode_window(content: bytes, where: str) -> PartWindow:
+    """What the part `content` says of its journal window; raises TraceTruncated when it says nothing."""
+    try:
+        fields = json.loads(pq.ParquetFile(pa.BufferReader(content)).metadata.metadata[WINDOW_KEY])
+        return PartWindow(
+            fields["first_record"],
+            fields["record_count"],
+            fields["records_lost"],
+            tuple((first, end) for first, end in fields["removed"]),
+            tuple(PartMark(*mark) for mark in fields["marks"]),
+        )
+    except PARQUET_ERRORS as error:
+        raise TraceTruncated(f"{where} is damaged: it does not say which window it was made of.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class EventPart:
+    """A part to stream: its rows, and how to get its bytes when its turn comes."""
+
+    event_count: int
+    read: Callable[[], bytes]
+    where: str
+
+
+class PartEvents:
+    """An EventSource over parts: each row group is decoded by a few threads, a little ahead of the reader."""
+
+    def __init__(self, parts: Sequence[EventPart], row_counts: Mapping[str, int]) -> None:
+        """`row_counts` gives, for columns that name rows of a table, how many rows that has."""
+        self.parts = parts
+        self.row_counts = row_counts
+        self.first_events = np.cumsum([0, *(part.event_count for part in parts)]).tolist()
+
+    @property
+    def event_count(self) -> int:
+        return int(self.first_events[-1])
+
+    def batches(self, columns: Sequence[str], first_event: int, end_event: int) -> Iterator[EventBatch]:
+        """Batches of events [first_event, end_event); parts outside are not read."""
+        wanted = [
+            number
+            for number, part in enumerate(self.parts)
+            if self.first_events[number] < end_event and self.first_events[number] + part.event_count > first_event
+        ]
+        tasks = self._pieces(wanted, columns, first_event, end_event)
+        workers = min(4, len(os.sched_getaffinity(0)))
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="gpumem-read")
+        waiting: deque[Future[list[EventBatch]]] = deque()
+        try:
+            for task in tasks:
+                waiting.append(pool.submit(task))
+                if len(waiting) > workers + _LOOK_AHEAD - 1:
+                    yield from waiting.popleft().result()
+            while waiting:
+                yield from waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _pieces(
+        self, numbers: Sequence[int], columns: Sequence[str], first_event: int, end_event: int
+    ) -> Iterator[Callable[[], list[EventBatch]]]:
+        for number in numbers:
+            for group in range(-(-self.parts[number].event_count // ROW_GROUP_ROWS)):
+                start = self.first_events[number] + group * ROW_GROUP_ROWS
+                if start < end_event and start + ROW_GROUP_ROWS > first_event:
+                    yield _GroupReading(self, number, group, tuple(columns), first_event, end_event)
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupReading:
+    """One row group to decode; called in a thread."""
+
+    source: PartEvents
+    number: int
+    group: int
+    columns: tuple[str, ...]
+    first_event: int
+    end_event: int
+
+    def __call__(self) -> list[EventBatch]:
+        part, offset = self.source.parts[self.number], self.group * ROW_GROUP_ROWS
+        arrays = self._decode(part, min(ROW_GROUP_ROWS, part.event_count - offset))
+        start = self.source.first_events[self.number] + offset
+        stop = start + min(ROW_GROUP_ROWS, part.event_count - offset)
+        first, end = max(start, self.first_event), min(stop, self.end_event)
+        if end <= first:
+            return []
+        if (first, end) != (start, stop):
+            arrays = {name: array[first - start : end - start] for name, array in arrays.items()}
+        return [EventBatch(EventIndex(first), end - first, arrays)]
+
+    def _decode(self, part: EventPart, event_count: int) -> dict[str, Column]:
+        content = part.read()
+        try:
+            file = pq.ParquetFile(pa.BufferReader(content))
+            table = file.read_row_group(self.group, columns=list(self.columns), use_threads=False)
+            arrays = {name: _numpy_column(table.column(name), EVENT_COLUMNS[name]) for name in self.columns}
+        except PARQUET_ERRORS as error:
+            raise TraceTruncated(f"{part.where} is damaged: {first_line(error)}.") from error
+        if file.metadata.num_rows != part.event_count or table.num_rows != event_count:
+            raise TraceTruncated(f"{part.where} is damaged: it does not hold the {part.event_count} events it should.")
+        for name, array in arrays.items():
+            row_count = self.source.row_counts.get(name)
+            if row_count is not None and len(array) and int(array.max()) >= row_count:
+                raise TraceTruncated(f"{part.where} is damaged: its {name} column names rows that do not exist.")
+        return arrays
+
+
+def _arrow_column(name: str, column: Column) -> pa.Array:
+    array = pa.array(np.ascontiguousarray(column, EVENT_COLUMNS[name]))
+    if name not in NULL_FOR_ZERO:
+        return array
+    if not column.any():
+        return pa.nulls(len(column), array.type)
+    return pc.if_else(pc.equal(array, 0), None, array)
+
+
+def _numpy_column(column: pa.ChunkedArray, dtype: np.dtype[np.generic]) -> Column:
+    if column.null_count == len(column):
+        return np.zeros(len(column), dtype)
+    if column.null_count:
+        column = column.fill_null(0)
+    array: Column = column.combine_chunks().to_numpy(zero_copy_only=False)
+    return array.astype(dtype, copy=False)
+
+
+def _window_json(window: PartWindow) -> str:
+    fields: dict[str, Any] = {
+        "first_record": window.first_record,
+        "record_count": window.record_count,
+        "records_lost": window.records_lost,
+        "removed": window.removed,
+        "marks": [(mark.row, mark.name, mark.step, mark.time_ns) for mark in window.marks],
+    }
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, without its full stop."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

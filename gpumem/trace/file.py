@@ -1,0 +1,143 @@
+"""The trace file NAME.gpumem: an uncompressed ZIP of Parquet parts, tables and meta.json.
+
+Owns: which members a trace has, reading them lazily, writing them whole. Must not know: journals and sealing (they
+add parts while a run goes on and then call `append_tables`), what the events mean.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from gpumem.errors import OutputUnwritable, TargetExists, TraceForeign, TraceTruncated
+from gpumem.trace import tables
+from gpumem.trace.event_parts import ROW_GROUP_ROWS, EventPart, PartEvents, encode_events
+from gpumem.trace.meta import decode_meta, encode_meta
+from gpumem.trace.model import EVENT_COLUMNS, Column, Trace
+from gpumem.trace.zip_parts import Member, ReadOnlyFile, ZipReader, ZipWriter, read_member
+
+META_MEMBER = "meta.json"
+PART_NUMBER_LIMIT = 10**6
+
+
+def part_member(number: int) -> str:
+    """Name of the member that holds event part `number`."""
+    return f"events/{number:06d}.parquet"
+
+
+def table_member(name: str) -> str:
+    """Name of the member that holds table `name`."""
+    return f"{name}.parquet"
+
+
+def read_trace(path: Path) -> Trace:
+    """The trace in `path`: tables read now, events when asked for.
+
+    Raises TraceNotFound, TraceForeign, TraceTruncated or TraceVersionUnsupported.
+    """
+    archive = ZipReader(path)
+    if META_MEMBER not in archive.members:
+        raise TraceForeign(f"{path} is a ZIP file but no trace: it has no {META_MEMBER}.")
+    meta, part_events = decode_meta(archive.read(META_MEMBER), str(path))
+
+    def content(name: str) -> tuple[bytes, str]:
+        member = table_member(name)
+        return archive.read(member), f"{path}, {member}"
+
+    frames = tables.decode_frames(*content("frames"))
+    stacks = tables.decode_stacks(*content("stacks"), len(frames.files))
+    scopes = tables.decode_scopes(*content("scopes"))
+    streams = tables.decode_streams(*content("streams"))
+    pools = tables.decode_pools(*content("pools"))
+    threads = tables.decode_threads(*content("threads"))
+    row_counts = {"stack": len(stacks.parents), "scope": len(scopes.parents)}
+    row_counts |= {"stream": len(streams), "pool": len(pools), "thread": len(threads)}
+    return Trace(
+        path=path,
+        meta=meta,
+        events=PartEvents(list(_parts(archive, part_events)), row_counts),
+        frames=frames,
+        stacks=stacks,
+        scopes=scopes,
+        streams=streams,
+        pools=pools,
+        threads=threads,
+        readings=tables.decode_readings(*content("readings")),
+        marks=tables.decode_marks(*content("marks")),
+        initial_blocks=tables.decode_initial_blocks(*content("initial_blocks")),
+    )
+
+
+def write_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
+    """Writes `trace` to `path` under a temporary name, then renames it.
+
+    Raises TargetExists unless `force`, and OutputUnwritable.
+    """
+    if path.exists() and not force:
+        raise TargetExists(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    writer = ZipWriter(temporary)
+    try:
+        part_events: list[int] = []
+        for columns in _rows_of(trace, ROW_GROUP_ROWS):
+            writer.append(part_member(len(part_events)), encode_events(columns))
+            part_events.append(len(columns["kind"]))
+        append_tables(writer, trace, part_events)
+        writer.finish()
+        _rename(temporary, path)
+    finally:
+        writer.close()
+        temporary.unlink(missing_ok=True)
+
+
+def append_tables(writer: ZipWriter, trace: Trace, part_events: Sequence[int]) -> None:
+    """Writes the members behind the event parts: the tables of `trace`, then meta.json."""
+    for name, content in tables.encode_tables(trace).items():
+        writer.append(table_member(name), content)
+    writer.append(META_MEMBER, encode_meta(trace.meta, part_events))
+
+
+def _parts(archive: ZipReader, part_events: Sequence[int]) -> Iterator[EventPart]:
+    for number, event_count in enumerate(part_events):
+        member = archive.members.get(part_member(number))
+        if member is None:
+            raise TraceTruncated(f"{archive.path} is damaged: {part_member(number)} is missing.")
+        yield event_part(archive.file, member, event_count)
+
+
+def event_part(file: ReadOnlyFile, member: Member, event_count: int) -> EventPart:
+    """The part in `member` of `file`, to stream."""
+    return EventPart(event_count, partial(read_member, file, member), f"{file.path}, {member.name}")
+
+
+def _rows_of(trace: Trace, row_count: int) -> Iterator[dict[str, Column]]:
+    """The events as column sets of `row_count` rows each, the last one shorter."""
+    waiting: list[dict[str, Column]] = []
+    waiting_count = 0
+    for batch in trace.event_batches(list(EVENT_COLUMNS)):
+        offset = 0
+        while offset < batch.count:
+            end = min(batch.count, offset + row_count - waiting_count)
+            waiting.append({name: array[offset:end] for name, array in batch.columns.items()})
+            waiting_count, offset = waiting_count + end - offset, end
+            if waiting_count == row_count:
+                yield _joined(waiting)
+                waiting, waiting_count = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(pieces: Iterable[dict[str, Column]]) -> dict[str, Column]:
+    pieces = list(pieces)
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in EVENT_COLUMNS}
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    try:
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OutputUnwritable(f"{path} cannot be written: {error.strerror}.") from error

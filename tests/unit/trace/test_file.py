@@ -1,0 +1,185 @@
+"""A trace written and read back is the same trace; what is wrong with a file is said in one sentence."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpumem.errors import TargetExists, TraceForeign, TraceNotFound, TraceTruncated, TraceVersionUnsupported
+from gpumem.trace.event_parts import ROW_GROUP_ROWS
+from gpumem.trace.file import read_trace, write_trace
+from gpumem.trace.model import EVENT_COLUMNS, ColumnEvents, Trace
+from trace_builder import KiB, MiB, TraceBuilder
+
+
+def small_trace() -> Trace:
+    stack = [("train.py", 10, "forward"), ("train.py", 30, "<module>")]
+    builder = TraceBuilder(block_bytes_known=True, versions={"torch": "2.11"}, notes=("said once",))
+    builder.segment(20 * MiB, "s").on(stream=7, pool=(1, 0), thread="autograd").segment(2 * MiB, "p").on()
+    builder.alloc("a", 512 * KiB, stack=stack).mark("warm").free("a").step().step()
+    return builder.build()
+
+
+def all_columns(trace: Trace) -> dict[str, list[int]]:
+    names = list(EVENT_COLUMNS)
+    batches = list(trace.event_batches(names))
+    return {name: np.concatenate([batch[name] for batch in batches]).tolist() for name in names}
+
+
+def test_trace_read_back_equals_the_trace_written(tmp_path: Path) -> None:
+    trace, path = small_trace(), tmp_path / "a.gpumem"
+    write_trace(trace, path)
+    back = read_trace(path)
+    assert all_columns(back) == all_columns(trace)
+    assert replace(back.meta, devices=()) == replace(trace.meta, devices=())
+    assert list(back.meta.devices) == list(trace.meta.devices)
+    for name in ("streams", "pools", "threads", "readings", "marks", "initial_blocks"):
+        assert list(getattr(back, name)) == list(getattr(trace, name)), name
+    assert list(back.frames.files) == list(trace.frames.files)
+    assert back.frames.lines.tolist() == trace.frames.lines.tolist()
+    assert back.stacks.parents.tolist() == trace.stacks.parents.tolist()
+    assert list(back.scopes.names) == list(trace.scopes.names)
+
+
+def test_same_trace_gives_the_same_bytes(tmp_path: Path) -> None:
+    write_trace(small_trace(), tmp_path / "a.gpumem")
+    write_trace(small_trace(), tmp_path / "b.gpumem")
+    assert (tmp_path / "a.gpumem").read_bytes() == (tmp_path / "b.gpumem").read_bytes()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.gpumem", "b.gpumem"]
+
+
+def test_existing_target_is_kept_unless_forced(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpumem"
+    path.write_text("mine")
+    with pytest.raises(TargetExists):
+        write_trace(small_trace(), path)
+    assert path.read_text() == "mine"
+    write_trace(small_trace(), path, force=True)
+    assert read_trace(path).event_count == small_trace().event_count
+
+
+def long_trace(event_count: int) -> Trace:
+    columns = {name: np.zeros(event_count, dtype) for name, dtype in EVENT_COLUMNS.items()}
+    columns["kind"] = np.full(event_count, 1, np.uint8)
+    columns["requested_bytes"] = np.arange(event_count, dtype=np.uint64)
+    return replace(small_trace(), events=ColumnEvents(columns), marks=())
+
+
+def test_events_stream_in_row_groups_and_only_the_range_asked_for(tmp_path: Path) -> None:
+    event_count = 2 * ROW_GROUP_ROWS + 10
+    write_trace(long_trace(event_count), tmp_path / "a.gpumem")
+    trace = read_trace(tmp_path / "a.gpumem")
+    assert trace.event_count == event_count
+    batches = list(trace.event_batches(["requested_bytes"]))
+    assert [batch.count for batch in batches] == [ROW_GROUP_ROWS, ROW_GROUP_ROWS, 10]
+    assert [batch.first_event for batch in batches] == [0, ROW_GROUP_ROWS, 2 * ROW_GROUP_ROWS]
+    first, end = ROW_GROUP_ROWS - 3, ROW_GROUP_ROWS + 2
+    few = list(trace.event_batches(["requested_bytes"], first_event=first, end_event=end))
+    assert [batch["requested_bytes"].tolist() for batch in few] == [[first, first + 1, first + 2], [first + 3, end - 1]]
+    assert list(trace.event_batches(["kind"], first_event=5, end_event=5)) == []
+
+
+def test_reading_stops_cleanly_when_the_reader_leaves_early(tmp_path: Path) -> None:
+    write_trace(long_trace(3 * ROW_GROUP_ROWS), tmp_path / "a.gpumem")
+    batches = read_trace(tmp_path / "a.gpumem").event_batches(["kind"])
+    assert next(iter(batches)).count == ROW_GROUP_ROWS
+    batches.close()  # type: ignore[attr-defined]
+
+
+def repacked(path: Path, member: str, content: bytes | None) -> Path:
+    """A copy of the trace with one member replaced, or left out."""
+    other = path.with_name("other.gpumem")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(other, "w") as target:
+        for name in source.namelist():
+            kept = content if name == member else source.read(name)
+            if kept is not None:
+                target.writestr(name, kept)
+    return other
+
+
+def with_meta(path: Path, **changes: object) -> Path:
+    with zipfile.ZipFile(path) as source:
+        meta = json.loads(source.read("meta.json"))
+    return repacked(path, "meta.json", json.dumps(meta | changes).encode())
+
+
+def test_newer_minor_version_is_read_and_another_major_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpumem"
+    write_trace(small_trace(), path)
+    assert read_trace(with_meta(path, format_version="1.7", news=3)).event_count == small_trace().event_count
+    with pytest.raises(TraceVersionUnsupported, match=r"format version 2\.0; this gpumem reads version 1"):
+        read_trace(with_meta(path, format_version="2.0"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"format": "other"}, TraceForeign),
+        ({"format_version": 1}, TraceTruncated),
+        ({"part_events": [-1]}, TraceTruncated),
+        ({"part_events": [4, 4]}, TraceTruncated),
+        ({"source": "?"}, TraceTruncated),
+        ({"devices": [3]}, TraceTruncated),
+        ({"versions": {"a": 1}}, TraceTruncated),
+        ({"duration_ns": "long"}, TraceTruncated),
+    ],
+)
+def test_wrong_meta_is_refused_with_the_path(tmp_path: Path, changes: dict[str, object], kind: type[Exception]) -> None:
+    path = tmp_path / "a.gpumem"
+    write_trace(small_trace(), path)
+    with pytest.raises(kind, match=r"other\.gpumem"):
+        read_trace(with_meta(path, **changes))
+
+
+@pytest.mark.parametrize("member", ["frames.parquet", "stacks.parquet", "marks.parquet", "events/000000.parquet"])
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 not at all PAR1"])
+def test_missing_or_foreign_member_is_damage_that_names_it(tmp_path: Path, member: str, content: bytes | None) -> None:
+    path = tmp_path / "a.gpumem"
+    write_trace(small_trace(), path)
+    with pytest.raises(TraceTruncated, match=member):
+        all_columns(read_trace(repacked(path, member, content)))
+
+
+def test_stack_rows_that_do_not_exist_are_damage(tmp_path: Path) -> None:
+    trace, path = small_trace(), tmp_path / "a.gpumem"
+    columns = {name: np.array(values, EVENT_COLUMNS[name]) for name, values in all_columns(trace).items()}
+    columns["stack"][0] = 1000
+    write_trace(replace(trace, events=ColumnEvents(columns)), path)
+    with pytest.raises(TraceTruncated, match="stack column names rows that do not exist"):
+        all_columns(read_trace(path))
+
+
+def test_links_in_a_circle_are_damage(tmp_path: Path) -> None:
+    trace, path = small_trace(), tmp_path / "a.gpumem"
+    parents = trace.stacks.parents.copy()
+    parents[1:3] = 2, 1
+    write_trace(replace(trace, stacks=replace(trace.stacks, parents=parents)), path)
+    with pytest.raises(TraceTruncated, match="circle"):
+        read_trace(path)
+
+
+def test_flipped_bit_in_an_event_part_is_damage_with_its_offset(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpumem"
+    write_trace(small_trace(), path)
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(TraceTruncated, match="does not give its checksum") as caught:
+        all_columns(read_trace(path))
+    assert caught.value.offset == 30 + len("events/000000.parquet")
+
+
+def test_missing_and_cut_off_files_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpumem"
+    with pytest.raises(TraceNotFound, match="does not exist"):
+        read_trace(path)
+    write_trace(small_trace(), path)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(TraceTruncated, match="cut off or damaged"):
+        read_trace(path)

@@ -1,0 +1,159 @@
+"""Reads NVML beside the program: at an interval, at marks, and soon after segments come and go.
+
+Owns: the sampling thread and which device a reading belongs to. Must not know: allocators, PyTorch, how NVML is
+called. Nothing here runs inside an allocator's call.
+
+The thread is started below the `threading` module: the program's own list of threads stays as it is without us, and
+the thread neither delays nor disturbs the interpreter's end.
+"""
+
+from __future__ import annotations
+
+import _thread
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from gpumem.machine.devices import find_devices_by_uuid, find_visible_devices
+from gpumem.machine.processes import read_own_pids
+from gpumem.nvml import MemoryFigures, Nvml, NvmlDevice, ProcessFigures, Unavailable, open_nvml
+from gpumem.vocabulary import DeviceOrdinal
+
+READING_GAP_NS = 5_000_000
+"""Least time between two readings that segment events ask for."""
+
+
+class ReadingSink(Protocol):
+    """Where readings go: the native recorder, or a stand-in."""
+
+    def count_records(self) -> int: ...
+    def record_reading(
+        self,
+        *,
+        device: int,
+        time_ns: int,
+        event: int,
+        total_bytes: int | None,
+        used_bytes: int | None,
+        free_bytes: int | None,
+        reserved_bytes: int | None,
+        process_bytes: int | None,
+        other_processes_bytes: int | None,
+    ) -> None: ...
+    def record_fact(self, key: str, json_text: str) -> None: ...
+    def wait_segment_event(self, seen: int, timeout_ms: int) -> int: ...
+
+
+class NvmlSampler:
+    """Hands readings of every visible device to `sink`, whose clock is CLOCK_MONOTONIC."""
+
+    def __init__(
+        self, sink: ReadingSink, *, interval_ms: int, open_library: Callable[[], Nvml | Unavailable] = open_nvml
+    ) -> None:
+        self._sink = sink
+        self._interval_ms = interval_ms
+        self._open_library = open_library
+        self._nvml: Nvml | Unavailable | None = None
+        self._devices: list[NvmlDevice] = []
+        self._uuids: Mapping[DeviceOrdinal, str] | None = None
+        self._own_pids = read_own_pids()
+        self._reasons: dict[int, dict[str, str]] = {}
+        self._last_reading_ns = 0
+        self._stopped = False
+        self._lock = _thread.allocate_lock()
+
+    def start(self) -> None:
+        """Starts the sampling thread; NVML is opened there."""
+        _thread.start_new_thread(self._run, ())
+
+    def stop(self) -> None:
+        """Ends sampling without waiting for the thread, which sees it when it next wakes."""
+        self._stopped = True
+
+    def set_device_uuids(self, uuids: Mapping[DeviceOrdinal, str]) -> None:
+        """Tells that CUDA has started and which device each ordinal of the program is."""
+        self._uuids = dict(uuids)
+
+    def read_now(self, *, age_ns_least: int = 0) -> None:
+        """One reading of every visible device, unless the last one is younger than `age_ns_least`."""
+        with self._lock:
+            if self._stopped or time.monotonic_ns() - self._last_reading_ns < age_ns_least:
+                return
+            nvml = self._open()
+            if isinstance(nvml, Nvml):
+                for ordinal, device in self._visible_devices().items():
+                    self._read_device(nvml, ordinal, device)
+            self._last_reading_ns = time.monotonic_ns()
+
+    def _run(self) -> None:
+        seen = self._sink.wait_segment_event(0, 0)
+        self.read_now()
+        while not self._stopped and isinstance(self._nvml, Nvml):
+            count = self._sink.wait_segment_event(seen, self._interval_ms)
+            self._pause_until(self._last_reading_ns + READING_GAP_NS)
+            if self._stopped:
+                return
+            seen = count
+            self.read_now()
+
+    def _pause_until(self, instant_ns: int) -> None:
+        left_ns = instant_ns - time.monotonic_ns()
+        if left_ns > 0:
+            time.sleep(left_ns / 1e9)
+
+    def _open(self) -> Nvml | Unavailable:
+        if self._nvml is None:
+            self._nvml = self._open_library()
+            devices = self._nvml.read_devices() if isinstance(self._nvml, Nvml) else self._nvml
+            if isinstance(devices, Unavailable):
+                self._nvml = devices
+                self._sink.record_fact("note:nvml", json.dumps(f"There are no NVML readings: {devices.reason}."))
+            else:
+                self._devices = devices
+        return self._nvml
+
+    def _visible_devices(self) -> dict[DeviceOrdinal, NvmlDevice]:
+        if self._uuids is not None:
+            return find_devices_by_uuid(self._devices, self._uuids)
+        # Until CUDA starts the program may still change the variable.
+        return find_visible_devices(self._devices, os.environ)
+
+    def _read_device(self, nvml: Nvml, ordinal: DeviceOrdinal, device: NvmlDevice) -> None:
+        event = self._sink.count_records()
+        time_ns = time.monotonic_ns()
+        memory = nvml.read_memory(device)
+        processes = nvml.read_processes(device, self._own_pids, own_expected=self._uuids is not None)
+        self._record_reasons(ordinal, memory, processes)
+        self._sink.record_reading(
+            device=ordinal,
+            time_ns=time_ns,
+            event=event,
+            total_bytes=_known(memory.total_bytes),
+            used_bytes=_known(memory.used_bytes),
+            free_bytes=_known(memory.free_bytes),
+            reserved_bytes=_known(memory.reserved_bytes),
+            process_bytes=_known(processes.process_bytes),
+            other_processes_bytes=_known(processes.other_processes_bytes),
+        )
+
+    def _record_reasons(self, ordinal: DeviceOrdinal, memory: MemoryFigures, processes: ProcessFigures) -> None:
+        """Writes why figures of this device are missing, as often as a reason changes."""
+        figures = {
+            "total_bytes": memory.total_bytes,
+            "used_bytes": memory.used_bytes,
+            "free_bytes": memory.free_bytes,
+            "reserved_bytes": memory.reserved_bytes,
+            "process_bytes": processes.process_bytes,
+            "other_processes_bytes": processes.other_processes_bytes,
+        }
+        known = self._reasons.setdefault(ordinal, {})
+        missing = {name: figure.reason for name, figure in figures.items() if isinstance(figure, Unavailable)}
+        if missing.items() - known.items():
+            known.update(missing)
+            self._sink.record_fact(f"reading_unavailable:{ordinal}", json.dumps(known))
+
+
+def _known(figure: int | Unavailable) -> int | None:
+    return None if isinstance(figure, Unavailable) else figure

@@ -1,0 +1,124 @@
+"""What a recorded process is told: the JSON of the GPUMEM_RECORD variable.
+
+Owns: the fields, their JSON, and the names of the trace files they lead to. Must not know: who reads the variable
+or how a recording is made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from gpumem.errors import UsageError
+
+VARIABLE = "GPUMEM_RECORD"
+TRACE_SUFFIX = ".gpumem"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSpec:
+    """How the processes of one run record: what `gpumem run` decided once for all of them."""
+
+    run_id: str
+    """32 hexadecimal digits, shared by all processes of the run."""
+    folder: str
+    """Absolute folder of the journals."""
+    stem: str
+    """File name of the other processes' traces up to `.rank3.gpumem` or `.<pid>.gpumem`."""
+    main_pid: int = 0
+    """The process that takes `first_name`; 0: the first one to start."""
+    first_name: str | None = None
+    """File name of the main process's trace; None: `stem` with the suffix."""
+    stacks: bool = True
+    nvml_interval_ms: int = 100
+    """Milliseconds between two NVML readings; 0: no readings."""
+    memory_limit_bytes: int | None = None
+    """What PyTorch may take of a device; None: no limit of ours."""
+    sealed_by_other: bool = True
+    """Someone else runs the sealer; False: the main process starts it."""
+
+    def to_json(self) -> str:
+        """The value of GPUMEM_RECORD."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @property
+    def main_trace_name(self) -> str:
+        """File name of the main process's trace."""
+        return self.first_name if self.first_name is not None else self.stem + TRACE_SUFFIX
+
+
+def parse_spec(text: str) -> RecordSpec:
+    """The spec in `text`; fields unknown to this version are left out.
+
+    Raises UsageError when `text` is no spec.
+    """
+    try:
+        values = json.loads(text)
+        known = {each.name for each in fields(RecordSpec)}
+        spec = RecordSpec(**{name: value for name, value in values.items() if name in known})
+        bytes.fromhex(spec.run_id)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{VARIABLE} is set, but not by gpumem run ({error}); unset it, or start the program with gpumem run."
+        ) from None
+    return spec
+
+
+def find_spec(environment: Mapping[str, str]) -> RecordSpec | None:
+    """The spec that `environment` holds; None when the process is not to be recorded."""
+    text = environment.get(VARIABLE)
+    return parse_spec(text) if text else None
+
+
+def find_rank(environment: Mapping[str, str]) -> int | None:
+    """The rank a launcher gave this process (RANK, else LOCAL_RANK); None when there is none."""
+    for name in ("RANK", "LOCAL_RANK"):
+        text = environment.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return None
+
+
+def find_trace_path(spec: RecordSpec, *, pid: int, rank: int | None, is_main: bool) -> Path:
+    """Where the process `pid` writes its trace: a name that neither a trace nor a journal has taken.
+
+    The main process gets its name whether it is taken or not: `gpumem run` looked before.
+    """
+    folder = Path(spec.folder)
+    if is_main:
+        return folder / spec.main_trace_name
+    candidates = [f"{spec.stem}.{pid}"]
+    if rank is not None:
+        candidates = [f"{spec.stem}.rank{rank}", f"{spec.stem}.rank{rank}.{pid}"]
+    for name in candidates:
+        if not is_taken(folder / (name + TRACE_SUFFIX)):
+            return folder / (name + TRACE_SUFFIX)
+    return folder / (find_free_stem(folder, candidates[-1]) + TRACE_SUFFIX)
+
+
+def find_free_stem(folder: Path, stem: str) -> str:
+    """`stem`, or `stem` with the first number from 2 that no trace or journal in `folder` has taken."""
+    number = 1
+    name = stem
+    while is_taken(folder / (name + TRACE_SUFFIX)):
+        number += 1
+        name = f"{stem}.{number}"
+    return name
+
+
+def is_taken(trace_path: Path) -> bool:
+    """Whether a trace of this name, or a journal that would become it, exists."""
+    return os.path.lexists(trace_path) or journal_path(trace_path).exists()
+
+
+def journal_path(trace_path: Path) -> Path:
+    """The journal that becomes `trace_path` once it is sealed."""
+    return trace_path.with_name(trace_path.name + ".journal")
+
+
+def part_path(trace_path: Path) -> Path:
+    """The growing trace that is renamed to `trace_path` once it is complete."""
+    return trace_path.with_name(trace_path.name + ".part")

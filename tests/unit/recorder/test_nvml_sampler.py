@@ -1,0 +1,148 @@
+"""When the sampler reads, which device a reading belongs to, and how missing figures are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from gpumem.nvml import Nvml, Unavailable, open_nvml
+from gpumem.recorder.nvml_sampler import NvmlSampler
+from gpumem.vocabulary import DeviceOrdinal
+from nvml_stand_in import MIB, ListedProcess, StandInDevice, StandInNvml
+
+
+class Sink:
+    """Keeps what the sampler hands over; segment events come when a test says so."""
+
+    def __init__(self) -> None:
+        self.readings: list[dict[str, Any]] = []
+        self.facts: dict[str, Any] = {}
+        self.records = 0
+        self.segment_events = 0
+        self._changed = threading.Condition()
+
+    def count_records(self) -> int:
+        return self.records
+
+    def record_reading(self, **values: Any) -> None:
+        with self._changed:
+            self.readings.append(values)
+            self._changed.notify_all()
+
+    def record_fact(self, key: str, json_text: str) -> None:
+        self.facts[key] = json.loads(json_text)
+
+    def wait_segment_event(self, seen: int, timeout_ms: int) -> int:
+        with self._changed:
+            self._changed.wait_for(lambda: self.segment_events != seen, timeout_ms / 1000)
+            return self.segment_events
+
+    def add_segment_event(self) -> None:
+        with self._changed:
+            self.segment_events += 1
+            self._changed.notify_all()
+
+    def wait_for_readings(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.readings) >= count, timeout=10)
+
+
+def make_sampler(sink: Sink, *devices: StandInDevice, interval_ms: int = 3_600_000) -> NvmlSampler:
+    return NvmlSampler(sink, interval_ms=interval_ms, open_library=lambda: open_nvml(StandInNvml(*devices)))
+
+
+def test_reading_carries_its_time_and_the_count_of_events() -> None:
+    sink = Sink()
+    sink.records = 42
+    before = time.monotonic_ns()
+    make_sampler(sink, StandInDevice(compute=[ListedProcess(os.getpid(), 518 * MIB)])).read_now()
+    [reading] = sink.readings
+    assert before <= reading.pop("time_ns") <= time.monotonic_ns()
+    assert reading == {
+        "device": 0,
+        "event": 42,
+        "total_bytes": 1000 * MIB,
+        "used_bytes": 300 * MIB,
+        "free_bytes": 600 * MIB,
+        "reserved_bytes": 100 * MIB,
+        "process_bytes": 518 * MIB,
+        "other_processes_bytes": 0,
+    }
+    assert sink.facts == {}
+
+
+def test_missing_figure_is_none_and_its_reason_a_fact() -> None:
+    sink = Sink()
+    make_sampler(sink, StandInDevice()).read_now()
+    assert sink.readings[0]["process_bytes"] is None
+    assert sink.facts == {"reading_unavailable:0": {"process_bytes": "process not listed: CUDA has not started in it"}}
+
+
+def test_devices_take_the_programs_ordinals(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = Sink()
+    first, second = StandInDevice(uuid="GPU-a"), StandInDevice(uuid="GPU-b")
+    first.memory.free, second.memory.free = 1, 2
+    sampler = make_sampler(sink, first, second)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    sampler.read_now()
+    sampler.set_device_uuids({DeviceOrdinal(0): "a"})
+    sampler.read_now()
+    assert [(reading["device"], reading["free_bytes"]) for reading in sink.readings] == [(0, 2), (1, 1), (0, 1)]
+
+
+def test_segment_event_wakes_the_sampler() -> None:
+    sink = Sink()
+    sampler = make_sampler(sink, StandInDevice())
+    sampler.start()
+    sink.wait_for_readings(1)
+    sink.add_segment_event()
+    sink.wait_for_readings(2)
+    sampler.stop()
+    assert sink.readings[1]["time_ns"] - sink.readings[0]["time_ns"] >= 5_000_000
+
+
+def test_readings_come_at_the_interval_until_stopped() -> None:
+    sink = Sink()
+    sampler = make_sampler(sink, StandInDevice(), interval_ms=1)
+    sampler.start()
+    sink.wait_for_readings(4)
+    sampler.stop()
+    sampler.read_now()
+    count = len(sink.readings)
+    sampler.read_now()
+    assert len(sink.readings) == count
+
+
+def test_thread_is_not_among_the_programs_threads() -> None:
+    sink = Sink()
+    names = [thread.name for thread in threading.enumerate()]
+    sampler = make_sampler(sink, StandInDevice())
+    sampler.start()
+    sink.wait_for_readings(1)
+    assert [thread.name for thread in threading.enumerate()] == names
+    sampler.stop()
+
+
+def test_young_reading_is_not_repeated() -> None:
+    sink = Sink()
+    sampler = make_sampler(sink, StandInDevice())
+    sampler.read_now(age_ns_least=10**15)
+    sampler.read_now()
+    sampler.read_now(age_ns_least=10**15)
+    assert len(sink.readings) <= 2
+
+
+def test_missing_driver_becomes_a_note() -> None:
+    sink = Sink()
+
+    def open_library() -> Nvml | Unavailable:
+        return open_nvml(StandInNvml(init_error="Driver Not Loaded"))
+
+    NvmlSampler(sink, interval_ms=100, open_library=open_library).read_now()
+    assert sink.readings == []
+    assert sink.facts == {"note:nvml": "There are no NVML readings: NVML: Driver Not Loaded."}

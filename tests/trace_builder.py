@@ -72,6 +72,7 @@ class TraceBuilder:
         self.readings: list[Reading] = []
         self.initial_blocks: list[InitialBlock] = []
         self.facts: dict[int, DeviceFacts] = {}
+        self.free_asked: set[str] = set()
         self.on()
 
     # ---- where and when ----
@@ -151,10 +152,12 @@ class TraceBuilder:
 
     def free_requested(self, name: str) -> Self:
         """A block is freed but another stream still uses it."""
+        self.free_asked.add(name)
         return self._block_event(EventKind.FREE_REQUESTED, self.blocks[name])
 
     def free_completed(self, name: str) -> Self:
         """The deferred free is over."""
+        self.free_asked.discard(name)
         self.blocks[name].live = False
         return self._block_event(EventKind.FREE_COMPLETED, self.blocks[name])
 
@@ -177,6 +180,8 @@ class TraceBuilder:
         rounded = max(ROUND_BYTES, -(-requested_bytes // ROUND_BYTES) * ROUND_BYTES)
         block = BlockMade(place, self._first_fit(place, rounded), requested_bytes, rounded, self._stack_row(stack))
         block.live = state is not BlockState.FREE
+        if state is BlockState.PENDING:
+            self.free_asked.add(name)
         self.blocks[name] = block
         self.initial_blocks.append(
             InitialBlock(

@@ -1,0 +1,189 @@
+"""Byte levels of a device after every event of a batch: what each kind of event adds and takes away.
+
+Owns: the meaning of event kinds to the curves. Must not know: files, sites, reports. numpy only, no loop per event.
+
+A level's basis is the block's bytes where the trace knows them, else the request's: `held` and `pending` are in it.
+    free                        held -
+    free_requested              held -, pending +
+    free_completed              pending -
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpumem.trace.model import Column, EventBatch, Trace
+from gpumem.vocabulary import NO_DEVICE, Basis, BlockState, DeviceOrdinal, EventIndex, EventKind
+
+Bytes = npt.NDArray[np.int64]
+
+_KIND_CAPACITY = 256
+
+
+def _signs(plus: Iterable[EventKind], minus: Iterable[EventKind]) -> npt.NDArray[np.int64]:
+    signs = np.zeros(_KIND_CAPACITY, dtype=np.int64)
+    signs[list(plus)] = 1
+    signs[list(minus)] = -1
+    return signs
+
+
+_HELD = _signs((EventKind.ALLOC,), (EventKind.FREE, EventKind.FREE_REQUESTED))
+_PENDING = _signs((EventKind.FREE_REQUESTED,), (EventKind.FREE_COMPLETED,))
+_RESERVED = _signs((EventKind.SEGMENT_ALLOC, EventKind.SEGMENT_MAP), (EventKind.SEGMENT_FREE, EventKind.SEGMENT_UNMAP))
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Bytes of one device at one moment; held and pending in the trace's basis."""
+
+    requested_bytes: int = 0
+    held_bytes: int = 0
+    pending_bytes: int = 0
+    reserved_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LevelColumns:
+    """The same after each event of a batch; a single number where it does not change within it."""
+
+    requested_bytes: Bytes
+    held_bytes: Bytes
+    pending_bytes: Bytes
+    reserved_bytes: Bytes
+
+    def last(self) -> Levels:
+        """The levels after the last event."""
+        return Levels(
+            int(self.requested_bytes[-1]),
+            int(self.held_bytes[-1]),
+            int(self.pending_bytes[-1]),
+            int(self.reserved_bytes[-1]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBatch:
+    """The events of one device in a batch; `rows` are their positions in it, None for all of them (marks too)."""
+
+    device: DeviceOrdinal
+    first_event: int
+    count: int
+    columns: Mapping[str, Column]
+    rows: npt.NDArray[np.intp] | None
+    kind_counts: npt.NDArray[np.int64]
+
+    def __getitem__(self, column: str) -> npt.NDArray[np.int64]:
+        """The column's array (typed loosely, as EventBatch does)."""
+        return self.columns[column]  # type: ignore[return-value]
+
+    def events_at(self, positions: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+        """The events at these positions among this device's."""
+        rows = positions if self.rows is None else self.rows[positions]
+        return self.first_event + rows.astype(np.int64, copy=False)
+
+    def event_at(self, position: int) -> EventIndex:
+        """The event at this position among this device's."""
+        return EventIndex(self.first_event + (position if self.rows is None else int(self.rows[position])))
+
+
+def basis_of(trace: Trace) -> Basis:
+    """Which bytes the trace's reports add up."""
+    return Basis.ALLOCATED if trace.meta.block_bytes_known else Basis.REQUESTED
+
+
+def basis_column(trace: Trace) -> str:
+    """The event column with the basis' bytes."""
+    return "block_bytes" if trace.meta.block_bytes_known else "requested_bytes"
+
+
+def split_by_device(batch: EventBatch, devices: Iterable[DeviceOrdinal] | None = None) -> Iterator[DeviceBatch]:
+    """The batch device by device (those in `devices`, or all); marks belong to none."""
+    device_column = batch["device"]
+    present = np.bincount(device_column, minlength=NO_DEVICE + 1)
+    for ordinal in np.flatnonzero(present[:NO_DEVICE]):
+        device = DeviceOrdinal(int(ordinal))
+        if devices is not None and device not in devices:
+            continue
+        alone = present[ordinal] + present[NO_DEVICE] == batch.count
+        rows = None if alone else np.flatnonzero(device_column == ordinal)
+        columns = batch.columns if rows is None else {name: values[rows] for name, values in batch.columns.items()}
+        counts = np.bincount(columns["kind"].astype(np.uint8, copy=False), minlength=_KIND_CAPACITY)
+        yield DeviceBatch(device, batch.first_event, int(counts.sum()), columns, rows, counts)
+
+
+def merge_devices(batch: EventBatch, devices: Collection[DeviceOrdinal] | None) -> DeviceBatch:
+    """The events of all `devices` (None: of every device) as if of one; its device is NO_DEVICE."""
+    rows = None
+    columns = batch.columns
+    if devices is not None:
+        rows = np.flatnonzero(np.isin(batch["device"], list(devices)))
+        columns = {name: values[rows] for name, values in columns.items()}
+    counts = np.bincount(columns["kind"].astype(np.uint8, copy=False), minlength=_KIND_CAPACITY)
+    return DeviceBatch(DeviceOrdinal(NO_DEVICE), batch.first_event, int(counts.sum()), columns, rows, counts)
+
+
+def sum_levels(levels: Iterable[Levels]) -> Levels:
+    """The levels of several devices together."""
+    sums = Levels()
+    for one in levels:
+        sums = Levels(
+            sums.requested_bytes + one.requested_bytes,
+            sums.held_bytes + one.held_bytes,
+            sums.pending_bytes + one.pending_bytes,
+            sums.reserved_bytes + one.reserved_bytes,
+        )
+    return sums
+
+
+def measure_levels(events: DeviceBatch, before: Levels, basis: Basis) -> LevelColumns:
+    """The levels after each event of the batch, given those before it."""
+    kind = events["kind"]
+    requested_bytes = events["requested_bytes"].view(np.int64)
+    requested = _accumulate(_HELD, kind, requested_bytes, before.requested_bytes)
+    held, basis_bytes = requested, requested_bytes
+    if basis is Basis.ALLOCATED:
+        basis_bytes = events["block_bytes"].view(np.int64)
+        held = _accumulate(_HELD, kind, basis_bytes, before.held_bytes)
+    pending = reserved = None
+    if events.kind_counts[_PENDING != 0].any():
+        pending = _accumulate(_PENDING, kind, basis_bytes, before.pending_bytes)
+    if events.kind_counts[_RESERVED != 0].any():
+        reserved = _accumulate(_RESERVED, kind, requested_bytes, before.reserved_bytes)
+    return LevelColumns(
+        requested,
+        held,
+        np.full(1, before.pending_bytes) if pending is None else pending,
+        np.full(1, before.reserved_bytes) if reserved is None else reserved,
+    )
+
+
+def find_initial_levels(trace: Trace) -> dict[DeviceOrdinal, Levels]:
+    """The levels before the first event, of each device that had blocks then."""
+    known = trace.meta.block_bytes_known
+    segments: dict[tuple[int, int], int] = {}
+    sums: dict[int, tuple[int, int, int]] = {}
+    for block in trace.initial_blocks:
+        segments[block.device, block.segment_address] = block.segment_bytes
+        requested, held, pending = sums.get(block.device, (0, 0, 0))
+        in_basis = (block.block_bytes or 0) if known else block.requested_bytes
+        if block.state is BlockState.ALLOCATED:
+            requested, held = requested + block.requested_bytes, held + in_basis
+        elif block.state is BlockState.PENDING:
+            pending += in_basis
+        sums[block.device] = (requested, held, pending)
+    reserved = dict.fromkeys(sums, 0)
+    for (device, _), segment_bytes in segments.items():
+        reserved[device] += segment_bytes
+    return {DeviceOrdinal(device): Levels(*sums[device], reserved[device]) for device in sorted(sums)}
+
+
+def _accumulate(signs: npt.NDArray[np.int64], kind: npt.NDArray[np.int64], amount: Bytes, before: int) -> Bytes:
+    deltas = signs.take(kind)
+    deltas *= amount
+    if len(deltas):
+        deltas[0] += before
+    return np.cumsum(deltas, out=deltas)

@@ -1,0 +1,152 @@
+"""The segments that a device held at a moment.
+
+Owns: what segment events do to a set of address ranges. Must not know: blocks, files, reports.
+Ordinary segments come and go whole: the last event of an address decides. Expandable ones grow and shrink by ranges:
+adjacent ranges of one stream and pool are one segment, an unmap may leave one on either side.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpumem.heap.live import find_last_rows
+from gpumem.heap.prefetch import read_ahead
+from gpumem.trace.model import Column, InitialBlock, Trace
+from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, PoolId, StreamId
+
+_COLUMNS = ("kind", "device", "address", "requested_bytes", "stream", "pool")
+_WHOLE = (EventKind.SEGMENT_ALLOC, EventKind.SEGMENT_FREE)
+_RANGES = (EventKind.SEGMENT_MAP, EventKind.SEGMENT_UNMAP)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Memory from the driver: [address, address + segment_bytes)."""
+
+    device: DeviceOrdinal
+    address: int
+    segment_bytes: int
+    stream: StreamId
+    pool: PoolId
+    expandable: bool
+
+    @property
+    def end(self) -> int:
+        return self.address + self.segment_bytes
+
+
+def segments_at(trace: Trace, event: EventIndex, *, devices: Collection[DeviceOrdinal] | None = None) -> list[Segment]:
+    """The segments held after `event`, by device and address."""
+    rows = _segment_rows(trace, event)
+    initial = _initial_segments(trace.initial_blocks)
+    present = {segment.device for segment in initial} | {DeviceOrdinal(int(d)) for d in np.unique(rows["device"])}
+    held: list[Segment] = []
+    for device in sorted(present if devices is None else present & set(devices)):
+        of_device = [segment for segment in initial if segment.device == device]
+        chosen = rows["device"] == device
+        columns = {name: values[chosen] for name, values in rows.items()}
+        held.extend(_whole_segments(device, [s for s in of_device if not s.expandable], columns))
+        held.extend(_expandable_segments(device, [s for s in of_device if s.expandable], columns))
+    return sorted(held, key=lambda segment: (segment.device, segment.address))
+
+
+def _segment_rows(trace: Trace, event: EventIndex) -> dict[str, Column]:
+    """The columns of the segment events up to `event`."""
+    wanted = np.zeros(256, dtype=np.bool_)
+    wanted[[*_WHOLE, *_RANGES]] = True
+    parts: dict[str, list[Column]] = {name: [] for name in _COLUMNS}
+    for batch in read_ahead(trace.event_batches(_COLUMNS, end_event=event + 1)) if event >= 0 else ():
+        rows = np.flatnonzero(wanted.take(batch["kind"]))
+        for name in _COLUMNS:
+            parts[name].append(batch[name][rows])
+    return {name: np.concatenate(columns) if columns else np.zeros(0, np.int64) for name, columns in parts.items()}
+
+
+def _initial_segments(blocks: Collection[InitialBlock]) -> list[Segment]:
+    found: dict[tuple[int, int], Segment] = {}
+    for block in blocks:
+        found[block.device, block.segment_address] = Segment(
+            DeviceOrdinal(block.device),
+            block.segment_address,
+            block.segment_bytes,
+            StreamId(block.stream),
+            PoolId(block.pool),
+            block.expandable,
+        )
+    return list(found.values())
+
+
+def _whole_segments(device: DeviceOrdinal, initial: list[Segment], columns: dict[str, Column]) -> Iterator[Segment]:
+    rows = np.flatnonzero(np.isin(columns["kind"], _WHOLE))
+    rows = rows[find_last_rows(columns["address"][rows].astype(np.uint64))]
+    touched = set(columns["address"][rows].tolist())
+    yield from (segment for segment in initial if segment.address not in touched)
+    for row in rows[columns["kind"][rows] == EventKind.SEGMENT_ALLOC]:
+        yield _segment_of_row(device, columns, int(row), expandable=False)
+
+
+def _expandable_segments(
+    device: DeviceOrdinal, initial: list[Segment], columns: dict[str, Column]
+) -> Iterator[Segment]:
+    """Ranges as map and unmap events leave them (in order, one by one: each depends on the ones before)."""
+    ranges = _Ranges(initial)
+    for row in np.flatnonzero(np.isin(columns["kind"], _RANGES)):
+        changed = _segment_of_row(device, columns, int(row), expandable=True)
+        if columns["kind"][row] == EventKind.SEGMENT_MAP:
+            ranges.add(changed)
+        else:
+            ranges.remove(changed)
+    yield from ranges.held
+
+
+def _segment_of_row(device: DeviceOrdinal, columns: dict[str, Column], row: int, *, expandable: bool) -> Segment:
+    return Segment(
+        device,
+        int(columns["address"][row]),
+        int(columns["requested_bytes"][row]),
+        StreamId(int(columns["stream"][row])),
+        PoolId(int(columns["pool"][row])),
+        expandable,
+    )
+
+
+class _Ranges:
+    """Mapped ranges sorted by address, none touching another of its stream and pool."""
+
+    def __init__(self, held: list[Segment]) -> None:
+        self.held: list[Segment] = []
+        for segment in sorted(held, key=lambda one: one.address):
+            self.add(segment)
+
+    def add(self, mapped: Segment) -> None:
+        """Maps a range and merges it with its neighbours."""
+        at = bisect_left(self.held, mapped.address, key=lambda one: one.address)
+        if at < len(self.held) and self.held[at].address == mapped.end and _belong(self.held[at], mapped):
+            after = self.held.pop(at)
+            mapped = replace(mapped, segment_bytes=mapped.segment_bytes + after.segment_bytes)
+        if at and self.held[at - 1].end == mapped.address and _belong(self.held[at - 1], mapped):
+            before = self.held.pop(at - 1)
+            mapped = replace(before, segment_bytes=before.segment_bytes + mapped.segment_bytes)
+            at -= 1
+        self.held.insert(at, mapped)
+
+    def remove(self, unmapped: Segment) -> None:
+        """Unmaps a range; what lies on either side of it stays."""
+        at = max(0, bisect_left(self.held, unmapped.address, key=lambda one: one.end))
+        while at < len(self.held) and self.held[at].address < unmapped.end:
+            hit = self.held.pop(at)
+            if hit.address < unmapped.address:
+                self.held.insert(at, replace(hit, segment_bytes=unmapped.address - hit.address))
+                at += 1
+            if hit.end > unmapped.end:
+                right = replace(hit, address=unmapped.end, segment_bytes=hit.end - unmapped.end)
+                self.held.insert(at, right)
+                at += 1
+
+
+def _belong(one: Segment, other: Segment) -> bool:
+    return (one.stream, one.pool) == (other.stream, other.pool)

@@ -11,6 +11,7 @@
         TraceTruncated          cut off or damaged
         TraceVersionUnsupported
         OutputUnwritable
+      TrackerUnavailable        exit 3: PyTorch's own allocator cannot be recorded here
       NativeCoreError           exit 3: the native library is missing or does not match the Python code
 
 Owns: the tree and the exit codes. Must not know: how a message is shown. Our own bugs are assertions, not these.
@@ -81,3 +82,7 @@ class OutputUnwritable(InputError):
 
 class NativeCoreError(GpumemError):
     """The native library is missing, cannot be loaded or does not match the Python code."""
+
+
+class TrackerUnavailable(GpumemError):
+    """PyTorch's own allocator cannot be recorded here; the text says why and what to install."""

@@ -11,6 +11,7 @@
         TraceTruncated          cut off or damaged
         TraceVersionUnsupported
         OutputUnwritable
+          JournalUnmappable     a journal needs a file system that maps and reserves files
       TrackerUnavailable        exit 3: PyTorch's own allocator cannot be recorded here
       NativeCoreError           exit 3: the native library is missing or does not match the Python code
 
@@ -78,6 +79,10 @@ class TraceVersionUnsupported(InputError):
 
 class OutputUnwritable(InputError):
     """The output cannot be written."""
+
+
+class JournalUnmappable(OutputUnwritable):
+    """The file system cannot map or reserve files: the journal has to stand in another folder."""
 
 
 class NativeCoreError(GpumemError):

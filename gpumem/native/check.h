@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define GM_CHECK(condition)                                                                              \
-  do {                                                                                                   \
-    if (!(condition)) {                                                                                  \
-      std::fprintf(stderr, "gpumem: internal error at %s:%d: %s\n", __FILE__, __LINE__, #condition);     \
-      std::abort();                                                                                      \
-    }                                                                                                    \
+#define GM_CHECK(condition)                                                                          \
+  do {                                                                                               \
+    if (!(condition)) {                                                                              \
+      std::fprintf(stderr, "gpumem: internal error at %s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                                  \
+    }                                                                                                \
   } while (false)

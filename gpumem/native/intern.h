@@ -43,9 +43,9 @@ class IdTable {
   static Slots* make_slots(uint64_t capacity);
   static void place(Slots* slots, Hash128 key, uint32_t id);
 
-  std::atomic<Slots*> slots_;          // replaced when it grows; the old one stays for readers under way
-  std::atomic<uint32_t> count_{0};     // keys held
-  std::mutex mutex_;                   // for writers
+  std::atomic<Slots*> slots_;       // replaced when it grows; the old one stays for readers under way
+  std::atomic<uint32_t> count_{0};  // keys held
+  std::mutex mutex_;                // for writers
 };
 
 // One code object's identity for readers of the trace.

@@ -12,14 +12,12 @@
 #include <thread>
 
 #include "gpumem.h"
+#include "journal_file.h"
 #include "journal_format.h"
 
 namespace gpumem {
 
 constexpr uint64_t kRecordsPerWindow = kRecordWindowBytes / sizeof(gm_record);
-
-// CRC-32 as zlib computes it.
-uint32_t crc32(const void* bytes, size_t length);
 
 // A record's place: window of the directory and slot in it.
 struct RecordPlace {
@@ -59,6 +57,8 @@ class Journal {
   bool is_open() const { return current_.load(std::memory_order_relaxed) != kNoWindow; }
   // GM_OK, or why the journal stopped by itself.
   gm_status status() const { return status_.load(std::memory_order_acquire); }
+  // What an append returns once the journal is not open.
+  gm_status stopped_status() const;
   int32_t errno_value() const { return errno_value_.load(std::memory_order_acquire); }
   uint64_t record_count() const;
   uint64_t reserved_bytes() const { return end_offset_.load(std::memory_order_relaxed); }
@@ -67,57 +67,64 @@ class Journal {
   static constexpr uint32_t kNoWindow = UINT32_MAX;
 
   struct Window {
-    gm_record* records = nullptr;  // mapping of a record window; valid until it is FULL
+    gm_record* records;  // mapping of a record window, until it is FULL; null otherwise
   };
 
-  gm_status open_file(const char* path);
-  gm_status map_head();
   gm_status prepare_file(const uint8_t* run_id);
   void write_header(const uint8_t* run_id);
-  gm_status take_slot(RecordPlace* place);
-  bool fill_slot(RecordPlace place, const gm_record& record);
-  gm_status turn_window(uint32_t full_window);
+  gm_status reserve_file(uint64_t offset, uint64_t bytes);
   gm_status reserve_window(WindowKind kind, uint64_t bytes, uint32_t* window, void** mapping);
   gm_status reserve_record_window(uint32_t* window);
-  gm_status reserve_bytes(uint64_t offset, uint64_t bytes);
-  gm_status open_entry_window(uint64_t bytes);
-  void retire_entry_window();
-  void stop_by_itself(gm_status status);
-  void wake_helper();
-  void run_helper();
+
+  gm_status take_slot(RecordPlace* place);
+  void fill_slot(RecordPlace place, const gm_record& record);
+  gm_status turn_window(uint32_t full_window);
+  gm_status stop_by_itself(gm_status status);
+
+  gm_status append_oversize_entry(const EntryHeader& head, const void* bytes, uint64_t entry_bytes);
+  gm_status turn_entry_window();
+
   void start_helper();
   void stop_helper();
+  void wake_helper();
+  void run_helper();
+  void prepare_next_window();
   void unmap_full_windows();
+
   void wait_for_appends() const;
-  void detach_mapping(void* mapping, uint64_t bytes);
+  void detach_windows();
+  void detach_head();
 
-  int fd_ = -1;
-  Header* header_ = nullptr;          // first mapping: header and directory
-  WindowEntry* directory_ = nullptr;  // behind the header
-  Window* windows_ = nullptr;         // one per directory entry, lazily touched memory
+  int fd_ = -1;                        // the file
+  uint64_t page_bytes_ = 0;            // of this machine
+  uint64_t head_bytes_ = 0;            // header and directory
+  Header* header_ = nullptr;           // mapping of head_bytes_
+  WindowEntry* directory_ = nullptr;   // behind the header
+  Window* windows_ = nullptr;          // one per directory entry
+  bool has_helper_ = false;            // set once, in create
+  std::atomic<bool> is_closed_{true};  // before create and after close
 
-  std::atomic<uint32_t> current_{kNoWindow};     // open record window
-  std::atomic<gm_status> status_{GM_OK};         // why the journal stopped by itself
-  std::atomic<int32_t> errno_value_{0};          // errno behind status_
-  std::atomic<uint64_t> end_offset_{0};          // end of the last reserved window
-  std::atomic<uint64_t> closed_record_count_{0}; // record_count() once no window is current
+  std::atomic<uint32_t> current_{kNoWindow};       // the record window that takes slots
+  std::atomic<gm_status> status_{GM_OK};           // why the journal stopped by itself
+  std::atomic<int32_t> errno_value_{0};            // errno behind status_
+  std::atomic<uint64_t> end_offset_{0};            // end of the last reserved window
+  std::atomic<uint64_t> record_count_at_stop_{0};  // record_count() once no window is current
 
-  std::mutex grow_mutex_;            // directory growth: the members down to record_windows_
-  uint32_t window_count_ = 0;        // directory entries in use
-  uint32_t prepared_ = kNoWindow;    // next record window, reserved but still FREE
-  uint64_t record_windows_ = 0;      // record windows reserved so far
-  uint32_t first_mapped_ = 0;        // no record window below it is mapped (helper's own)
+  std::mutex grow_mutex_;          // guards the members down to first_mapped_, and the directory's growth
+  uint32_t window_count_ = 0;      // directory entries in use
+  uint32_t prepared_ = kNoWindow;  // the next record window: reserved, still FREE
+  uint64_t record_windows_ = 0;    // record windows reserved so far
+  uint32_t first_mapped_ = 0;      // no record window below it is mapped
 
-  std::mutex entry_mutex_;               // the members down to entry_mapping_bytes_
-  uint32_t entry_window_ = kNoWindow;    // open entry window
-  uint8_t* entry_mapping_ = nullptr;     // its bytes
-  uint64_t entry_mapping_bytes_ = 0;     // their number
+  std::mutex entry_mutex_;             // guards the members down to entry_mapping_
+  uint32_t entry_window_ = kNoWindow;  // the open entry window
+  uint8_t* entry_mapping_ = nullptr;   // its bytes
 
-  std::mutex helper_mutex_;                // helper_wanted_, helper_ending_
-  std::condition_variable helper_signal_;  // signalled with either
-  bool helper_wanted_ = false;             // a window is due, or one to unmap
-  bool helper_ending_ = false;             // the helper shall return
-  std::thread helper_;
+  std::mutex helper_mutex_;                 // guards helper_wanted_
+  std::condition_variable helper_signal_;   // it changed, or helper_ending_ did
+  bool helper_wanted_ = false;              // a window is due, or there is one to unmap
+  std::atomic<bool> helper_ending_{false};  // the helper shall return
+  std::thread helper_;                      // run_helper
 };
 
 }  // namespace gpumem

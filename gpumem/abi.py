@@ -1,0 +1,447 @@
+"""The one place that speaks to the native core, by ctypes.
+
+Owns: finding and loading the library, the C layouts and prototypes of gpumem/native/include/gpumem.h (a test compares
+both), typed functions for every gm_* call. Must not know: what a recording is for. Nothing is loaded until the
+first call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Iterator
+from ctypes import POINTER, byref, c_char_p, c_int32, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from gpumem.errors import JournalUnmappable, NativeCoreError, OutputUnwritable
+from gpumem.vocabulary import EventFlag, EventKind, ScopeId, StackId
+
+ABI_HASH = "b5dd57451cf0632e31f76e8b797261d8b3d85d9817828bd1f1b05f0e1d7f7f83"
+"""SHA-256 of the gpumem.h that this module was written for."""
+
+LIBRARY_NAME = "libgpumem.so"
+NOT_AVAILABLE = 2**64 - 1
+"""A reading's figure that could not be had."""
+WALK_DEPTH_MAX = 1024
+
+
+class Status(IntEnum):
+    """gm_status: how a call into the core went."""
+
+    OK = 0
+    NOT_RECORDING = 1
+    DISK_FULL = 2
+    CANNOT_CREATE = 3
+    CANNOT_MAP = 4
+    BAD_ARGUMENT = 5
+    UNSUPPORTED = 6
+
+
+class CRecord(ctypes.Structure):
+    """gm_record: an event as it lies in the journal."""
+
+    _fields_ = (
+        ("time_ns", c_uint64),
+        ("address", c_uint64),
+        ("requested_bytes", c_uint64),
+        ("block_bytes", c_uint64),
+        ("split_bytes", c_uint64),
+        ("stack", c_uint32),
+        ("scope", c_uint32),
+        ("thread", c_uint16),
+        ("stream", c_uint16),
+        ("pool", c_uint16),
+        ("device", c_uint8),
+        ("kind", c_uint8),
+        ("flags", c_uint16),
+        ("reserved", c_uint16),
+        ("commit", c_uint32),
+    )
+
+
+class CEvent(ctypes.Structure):
+    """gm_event: an event as an allocator hands it over."""
+
+    _fields_ = (
+        ("address", c_uint64),
+        ("requested_bytes", c_uint64),
+        ("block_bytes", c_uint64),
+        ("split_bytes", c_uint64),
+        ("stream", c_uint64),
+        ("pool_first", c_uint64),
+        ("pool_second", c_uint64),
+        ("flags", c_uint16),
+        ("device", c_uint8),
+        ("kind", c_uint8),
+        ("reserved", c_uint32),
+    )
+
+
+class CReading(ctypes.Structure):
+    """gm_reading: one NVML reading of one device."""
+
+    _fields_ = (
+        ("time_ns", c_uint64),
+        ("event", c_uint64),
+        ("total_bytes", c_uint64),
+        ("used_bytes", c_uint64),
+        ("free_bytes", c_uint64),
+        ("reserved_bytes", c_uint64),
+        ("process_bytes", c_uint64),
+        ("other_processes_bytes", c_uint64),
+        ("device", c_uint32),
+        ("unavailable", c_uint32),
+    )
+
+
+class CRecorderOptions(ctypes.Structure):
+    """gm_recorder_options: what a recording starts with."""
+
+    _fields_ = (
+        ("journal_path", c_char_p),
+        ("fork_path_pattern", c_char_p),
+        ("run_id", c_char_p),
+        ("stacks", c_uint32),
+        ("reserved", c_uint32),
+    )
+
+
+class CRecorderCounts(ctypes.Structure):
+    """gm_recorder_counts: how far the recording is."""
+
+    _fields_ = (
+        ("records", c_uint64),
+        ("segment_events", c_uint64),
+        ("journal_bytes", c_uint64),
+        ("stacks", c_uint64),
+        ("records_refused", c_uint64),
+        ("status", c_int32),
+        ("errno_value", c_int32),
+    )
+
+
+PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "gm_abi_hash": (c_char_p, ()),
+    "gm_clock_ns": (c_uint64, ()),
+    "gm_recorder_start": (c_int32, (POINTER(CRecorderOptions), POINTER(c_int32))),
+    "gm_recorder_stop": (c_int32, (c_char_p,)),
+    "gm_recorder_is_active": (c_int32, ()),
+    "gm_recorder_set_enabled": (None, (c_int32,)),
+    "gm_recorder_get_counts": (c_int32, (POINTER(CRecorderCounts),)),
+    "gm_recorder_get_path": (c_int32, (c_char_p, c_size_t)),
+    "gm_record_event": (c_int32, (POINTER(CEvent),)),
+    "gm_record_mark": (c_int32, (c_uint8, c_char_p, c_uint64, POINTER(c_uint64))),
+    "gm_record_reading": (c_int32, (POINTER(CReading),)),
+    "gm_record_fact": (c_int32, (c_char_p, c_char_p, c_size_t)),
+    "gm_scope_push": (c_int32, (c_char_p, POINTER(c_uint32))),
+    "gm_scope_pop": (c_int32, ()),
+    "gm_thread_name": (c_int32, (c_char_p,)),
+    "gm_wait_segment_event": (c_uint64, (c_uint64, c_uint32)),
+    "gm_walker_start": (c_int32, (c_char_p, c_size_t)),
+    "gm_walker_intern_current": (c_uint32, ()),
+    "gm_walker_walk": (c_uint32, (POINTER(c_uint64), POINTER(c_uint32), c_uint32)),
+    "gm_walker_stop": (None, ()),
+    "gm_journal_create": (c_int32, (c_char_p, c_char_p, POINTER(c_int32), POINTER(c_void_p))),
+    "gm_journal_append": (c_int32, (c_void_p, POINTER(CRecord), POINTER(c_uint64))),
+    "gm_journal_append_entry": (c_int32, (c_void_p, c_uint16, c_uint32, c_char_p, c_uint32)),
+    "gm_journal_close": (c_int32, (c_void_p, c_char_p)),
+}
+"""Result and argument types of every function of gpumem.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderCounts:
+    """How far the recording of this process is."""
+
+    records: int
+    segment_events: int
+    journal_bytes: int
+    stacks: int
+    records_refused: int
+    status: Status
+    errno_value: int
+
+
+def library_path() -> Path:
+    """Where the native library lies; raises NativeCoreError when it is nowhere."""
+    for folder in _library_folders():
+        if (folder / LIBRARY_NAME).is_file():
+            return folder / LIBRARY_NAME
+    raise NativeCoreError(
+        f"gpumem's native library ({LIBRARY_NAME}) is not installed; install gpumem with 'pip install .' "
+        "in its checkout (a C++ compiler is needed)."
+    )
+
+
+def function_address(name: str) -> int:
+    """Address of the core's function `name`, for native code that is to call it."""
+    return ctypes.cast(getattr(_core(), name), c_void_p).value or 0
+
+
+def clock_ns() -> int:
+    """CLOCK_MONOTONIC in nanoseconds: the clock of every record."""
+    return int(_core().gm_clock_ns())
+
+
+# ---- recorder ----
+
+
+def start_recording(
+    journal_path: Path, *, run_id: bytes, stacks: bool, fork_path_pattern: Path | str | None = None
+) -> None:
+    """Creates the journal and records into it from now on.
+
+    A forked child records into `fork_path_pattern` with "%d" replaced by its pid, or not at all without one. Raises
+    JournalUnmappable where the file system cannot hold a journal, OutputUnwritable where it cannot be created.
+    """
+    assert len(run_id) == 16
+    pattern = None if fork_path_pattern is None else os.fsencode(fork_path_pattern)
+    options = CRecorderOptions(os.fsencode(journal_path), pattern, run_id, int(stacks), 0)
+    error_number = c_int32()
+    status = Status(_core().gm_recorder_start(byref(options), byref(error_number)))
+    assert status is not Status.BAD_ARGUMENT, "a recording is running already"
+    if status is not Status.OK:
+        raise _journal_error(journal_path, status, error_number.value)
+
+
+def stop_recording(ended_by: str) -> None:
+    """Ends the recording with `ended_by` ("exit", ...) in the journal; nothing when there is none."""
+    _core().gm_recorder_stop(ended_by.encode())
+
+
+def is_recording() -> bool:
+    """Whether a journal is open in this process."""
+    return bool(_core().gm_recorder_is_active())
+
+
+def set_events_enabled(enabled: bool) -> None:
+    """Lets events of allocators through, or drops them; marks, readings and facts are not concerned."""
+    _core().gm_recorder_set_enabled(int(enabled))
+
+
+def recorder_counts() -> RecorderCounts | None:
+    """How far the recording is or was; None before there was one in this process."""
+    counts = CRecorderCounts()
+    if _core().gm_recorder_get_counts(byref(counts)) != Status.OK:
+        return None
+    return RecorderCounts(
+        records=counts.records,
+        segment_events=counts.segment_events,
+        journal_bytes=counts.journal_bytes,
+        stacks=counts.stacks,
+        records_refused=counts.records_refused,
+        status=Status(counts.status),
+        errno_value=counts.errno_value,
+    )
+
+
+def count_records() -> int:
+    """Records in the journal so far; 0 without one."""
+    counts = recorder_counts()
+    return counts.records if counts else 0
+
+
+def recorder_path() -> Path | None:
+    """The journal this process writes or wrote last; None before there was one."""
+    buffer = ctypes.create_string_buffer(4097)
+    if _core().gm_recorder_get_path(buffer, len(buffer)) != Status.OK:
+        return None
+    return Path(os.fsdecode(buffer.value))
+
+
+def record_event(
+    kind: EventKind,
+    *,
+    device: int,
+    address: int = 0,
+    requested_bytes: int = 0,
+    block_bytes: int = 0,
+    split_bytes: int = 0,
+    stream: int = 0,
+    pool: tuple[int, int] = (0, 0),
+    flags: EventFlag = EventFlag(0),  # noqa: B008 (an immutable value)
+) -> Status:
+    """Records an allocator's event; `stream` is the raw handle. Hold the allocator's own lock of the device."""
+    event = CEvent(address, requested_bytes, block_bytes, split_bytes, stream, *pool, flags, device, kind, 0)
+    return Status(_core().gm_record_event(byref(event)))
+
+
+def record_mark(kind: EventKind, name: str | None, step: int) -> int | None:
+    """Records a mark (`name`) or the end of step number `step`; its event number, None when nothing is recorded."""
+    position = c_uint64()
+    encoded = None if name is None else _encode(name)
+    status = _core().gm_record_mark(kind, encoded, step, byref(position))
+    return int(position.value) if status == Status.OK else None
+
+
+def record_reading(
+    *,
+    device: int,
+    time_ns: int,
+    event: int,
+    total_bytes: int | None,
+    used_bytes: int | None,
+    free_bytes: int | None,
+    reserved_bytes: int | None,
+    process_bytes: int | None,
+    other_processes_bytes: int | None,
+) -> None:
+    """Records an NVML reading that follows event `event` - 1; None is "not available"."""
+    figures = (total_bytes, used_bytes, free_bytes, reserved_bytes, process_bytes, other_processes_bytes)
+    unavailable = sum(1 << bit for bit, figure in enumerate(figures) if figure is None)
+    known = (NOT_AVAILABLE if figure is None else figure for figure in figures)
+    reading = CReading(time_ns, event, *known, device, unavailable)
+    _core().gm_record_reading(byref(reading))
+
+
+def record_fact(key: str, json_text: str) -> None:
+    """Records a fact for meta.json: a JSON value by key; a later one of the same key replaces it."""
+    encoded = json_text.encode("utf-8", "surrogatepass")
+    _core().gm_record_fact(_encode(key), encoded, len(encoded))
+
+
+def push_scope(name: str) -> ScopeId:
+    """Enters scope `name` inside the calling thread's scope; its id, 0 when nothing is recorded."""
+    scope = c_uint32()
+    _core().gm_scope_push(_encode(name), byref(scope))
+    return ScopeId(scope.value)
+
+
+def pop_scope() -> None:
+    """Leaves the calling thread's innermost scope."""
+    _core().gm_scope_pop()
+
+
+def name_thread(name: str) -> None:
+    """Names the calling thread in the trace (63 bytes at most)."""
+    _core().gm_thread_name(_encode(name))
+
+
+def wait_segment_event(seen: int, timeout_ms: int) -> int:
+    """The number of segment events once it differs from `seen`, the recording ends or the time is over."""
+    return int(_core().gm_wait_segment_event(seen, timeout_ms))
+
+
+# ---- stack walker ----
+
+
+def start_walker() -> str | None:
+    """Starts walking Python stacks; the reason when this interpreter cannot be walked, else None."""
+    reason = ctypes.create_string_buffer(512)
+    status = _core().gm_walker_start(reason, len(reason))
+    return None if status == Status.OK else reason.value.decode(errors="replace")
+
+
+def intern_current_stack() -> StackId:
+    """Id of the calling thread's stack in this recording; 0 without a recording or walker."""
+    return StackId(_core().gm_walker_intern_current())
+
+
+def walk_current_stack() -> list[tuple[int, int]]:
+    """(code object's address, instruction byte offset) of the calling thread's frames, innermost first."""
+    codes = (c_uint64 * WALK_DEPTH_MAX)()
+    offsets = (c_uint32 * WALK_DEPTH_MAX)()
+    depth = min(_core().gm_walker_walk(codes, offsets, WALK_DEPTH_MAX), WALK_DEPTH_MAX)
+    return list(zip(codes[:depth], offsets[:depth], strict=True))
+
+
+def stop_walker() -> None:
+    """Switches stack walking off for good."""
+    _core().gm_walker_stop()
+
+
+# ---- the journal on its own ----
+
+
+class JournalWriter:
+    """A journal written record by record, for tests and benchmarks; the recorder has its own."""
+
+    def __init__(self, path: Path, run_id: bytes) -> None:
+        """Creates `path`; raises as start_recording does."""
+        assert len(run_id) == 16
+        error_number = c_int32()
+        self._journal = c_void_p()
+        status = Status(
+            _core().gm_journal_create(os.fsencode(path), run_id, byref(error_number), byref(self._journal))
+        )
+        if status is not Status.OK:
+            raise _journal_error(path, status, error_number.value)
+
+    def append(self, record: CRecord) -> int:
+        """Appends `record`; its event number."""
+        position = c_uint64()
+        status = Status(_core().gm_journal_append(self._journal, byref(record), byref(position)))
+        assert status is Status.OK, status
+        return int(position.value)
+
+    def append_entry(self, kind: int, entry_id: int, payload: bytes) -> None:
+        """Appends one entry of the journal's EntryKind `kind`."""
+        status = Status(_core().gm_journal_append_entry(self._journal, kind, entry_id, payload, len(payload)))
+        assert status is Status.OK, status
+
+    def close(self, ended_by: str = "exit") -> None:
+        """Marks the journal closed; it takes nothing more."""
+        _core().gm_journal_close(self._journal, ended_by.encode())
+        self._journal = c_void_p()
+
+
+# ---- loading ----
+
+
+def _encode(text: str) -> bytes:
+    """UTF-8 up to the first NUL; lone surrogates, which no reader could decode, become question marks."""
+    return text.encode("utf-8", "replace").split(b"\0", 1)[0]
+
+
+def _journal_error(path: Path, status: Status, error_number: int) -> OutputUnwritable:
+    reason = os.strerror(error_number) if error_number else "not supported"
+    if status is Status.CANNOT_MAP:
+        return JournalUnmappable(
+            f"{path}: this file system cannot map or reserve files ({reason}); choose another folder with -o."
+        )
+    if status is Status.DISK_FULL:
+        return OutputUnwritable(
+            f"{path}: no room for a journal, which takes 24 MiB at least ({reason}); make room or choose another "
+            "folder with -o."
+        )
+    return OutputUnwritable(f"{path} cannot be created ({reason}); choose another folder with -o.")
+
+
+def _library_folders() -> Iterator[Path]:
+    import importlib.metadata
+    import importlib.resources
+
+    package = importlib.resources.files("gpumem")
+    with importlib.resources.as_file(package / LIBRARY_NAME) as path:
+        yield path.parent
+    try:
+        files = importlib.metadata.files("gpumem")
+    except importlib.metadata.PackageNotFoundError:
+        files = None
+    for file in files or ():
+        if file.name == LIBRARY_NAME:
+            yield Path(str(file.locate())).parent
+
+
+@functools.cache
+def _core() -> ctypes.CDLL:
+    path = library_path()
+    try:
+        core = ctypes.CDLL(str(path))
+        core.gm_abi_hash.restype = c_char_p
+        found = core.gm_abi_hash().decode()
+    except (OSError, AttributeError) as error:
+        raise NativeCoreError(f"{path} cannot be loaded ({error}); install gpumem again.") from error
+    if found != ABI_HASH:
+        raise NativeCoreError(
+            f"{path} was built from another version of gpumem (interface {found[:12]}, needed {ABI_HASH[:12]}); "
+            "install gpumem again."
+        )
+    for name, (result, arguments) in PROTOTYPES.items():
+        function = getattr(core, name)
+        function.restype = result
+        function.argtypes = arguments
+    return core

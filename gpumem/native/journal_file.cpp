@@ -1,0 +1,103 @@
+#include "journal_file.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+
+namespace gpumem {
+
+namespace {
+
+constexpr std::array<uint32_t, 256> make_crc_table() {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t value = byte;
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ (value & 1 ? 0xEDB88320u : 0u);
+    table[byte] = value;
+  }
+  return table;
+}
+
+constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
+
+}  // namespace
+
+uint32_t crc32(const void* bytes, size_t length) {
+  const auto* byte = static_cast<const uint8_t*>(bytes);
+  uint32_t value = 0xFFFFFFFFu;
+  for (size_t i = 0; i < length; ++i) value = kCrcTable[(value ^ byte[i]) & 0xFF] ^ (value >> 8);
+  return ~value;
+}
+
+uint64_t clock_ns(clockid_t clock) {
+  timespec now;
+  ::clock_gettime(clock, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+uint64_t read_process_start_ticks() {
+  const int fd = ::open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char text[1024];
+  const ssize_t length = ::read(fd, text, sizeof text - 1);
+  ::close(fd);
+  if (length <= 0) return 0;
+  text[length] = 0;
+  // Field 2 is the program's name in parentheses and may hold anything; field 3 follows the last of them.
+  const char* at = std::strrchr(text, ')');
+  for (int field = 2; at && field < 22; ++field) at = std::strchr(at + 1, ' ');
+  return at ? std::strtoull(at + 1, nullptr, 10) : 0;
+}
+
+bool reserve_file_bytes(int fd, uint64_t offset, uint64_t bytes) {
+  rlimit limit;
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && offset + bytes > limit.rlim_cur) {
+    errno = EFBIG;
+    return false;
+  }
+  // fallocate, not posix_fallocate: where the file system cannot reserve, that one writes every block instead.
+  int result;
+  do {
+    result = ::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  return result == 0;
+}
+
+gm_status status_of_errno() {
+  return errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? GM_DISK_FULL : GM_CANNOT_MAP;
+}
+
+void replace_mapping(void* mapping, uint64_t bytes, uint64_t kept_bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return;
+  std::memcpy(memory, mapping, kept_bytes);
+  if (::mremap(memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, mapping) == MAP_FAILED) ::munmap(memory, bytes);
+}
+
+bool start_quiet_thread(std::thread* thread, const char* name, std::function<void()> body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  bool is_started = true;
+  try {
+    *thread = std::thread(std::move(body));
+    ::pthread_setname_np(thread->native_handle(), name);
+  } catch (const std::system_error&) {
+    is_started = false;
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return is_started;
+}
+
+}  // namespace gpumem

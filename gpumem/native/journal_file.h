@@ -1,0 +1,34 @@
+// What the journal needs of the operating system: reserving file space, mappings, clocks, a quiet thread, CRC-32.
+//
+// Owns: the system calls behind the journal. Must not know: the journal's layout or state.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <functional>
+#include <thread>
+
+#include "gpumem.h"
+
+namespace gpumem {
+
+// CRC-32 as zlib computes it.
+uint32_t crc32(const void* bytes, size_t length);
+
+uint64_t clock_ns(clockid_t clock);
+// Field 22 of /proc/self/stat; 0 where it cannot be read.
+uint64_t read_process_start_ticks();
+
+// Allocates the range on disk and extends the file over it; false with errno. Never raises SIGXFSZ.
+bool reserve_file_bytes(int fd, uint64_t offset, uint64_t bytes);
+// The status that errno stands for when a file could not be reserved or mapped.
+gm_status status_of_errno();
+
+// Puts private memory in the place of a mapping, in one step; it keeps the first `kept_bytes`.
+void replace_mapping(void* mapping, uint64_t bytes, uint64_t kept_bytes);
+
+// Starts a thread that receives no signals; false when the system gives none.
+bool start_quiet_thread(std::thread* thread, const char* name, std::function<void()> body);
+
+}  // namespace gpumem

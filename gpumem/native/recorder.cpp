@@ -1,0 +1,149 @@
+#include "recorder.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+
+#include "segment_signal.h"
+#include "session.h"
+#include "thread_state.h"
+#include "walker.h"
+
+namespace gpumem::recorder {
+
+namespace {
+
+constexpr uint8_t kNoDevice = 255;
+
+std::atomic<bool> g_is_enabled{true};
+
+bool is_segment_event(uint8_t kind) {
+  return kind >= GM_SEGMENT_ALLOC && kind <= GM_SEGMENT_UNMAP;
+}
+
+gm_record make_record(Session* session, const gm_event& event) {
+  ThreadState& thread = thread_state(session);
+  gm_record record = {};
+  record.time_ns = clock_ns(CLOCK_MONOTONIC);
+  record.address = event.address;
+  record.requested_bytes = event.requested_bytes;
+  record.block_bytes = event.block_bytes;
+  record.split_bytes = event.split_bytes;
+  record.stack = session->has_stacks ? gpumem::intern_current_stack(session->intern) : 0;
+  record.scope = thread.scope;
+  record.thread = thread.thread;
+  record.stream = thread.stream_ordinal(session, event.device, event.stream);
+  record.pool = thread.pool_ordinal(session, event.pool_first, event.pool_second);
+  record.device = event.device;
+  record.kind = event.kind;
+  record.flags = event.flags;
+  return record;
+}
+
+// Turns the device's open free_requested into a free where `event` is its completion. Either way it is settled: the
+// next event of the device has come.
+bool settle_open_free(Session* session, const gm_event& event) {
+  RecordPlace place;
+  if (!session->take_open_free(event.device, &place)) return false;
+  gm_record* record = session->journal.unsettled_record(place);
+  const bool is_completed = event.kind == GM_FREE_COMPLETED && record->address == event.address;
+  if (is_completed) {
+    const auto flags = static_cast<uint16_t>(record->flags | event.flags);
+    __atomic_store_n(&record->flags, flags, __ATOMIC_RELAXED);
+    __atomic_store_n(&record->kind, static_cast<uint8_t>(GM_FREE), __ATOMIC_RELEASE);
+  }
+  session->journal.settle(place);
+  return is_completed;
+}
+
+gm_status append_event(Session* session, const gm_event& event) {
+  const gm_record record = make_record(session, event);
+  if (event.kind != GM_FREE_REQUESTED) return session->journal.append(record, nullptr);
+  RecordPlace place;
+  const gm_status status = session->journal.append_unsettled(record, &place);
+  if (status == GM_OK) session->leave_open_free(event.device, place);
+  return status;
+}
+
+}  // namespace
+
+gm_status start(const gm_recorder_options& options, int32_t* errno_value) {
+  set_enabled(true);
+  return start_session(options, errno_value);
+}
+
+gm_status stop(const char* ended_by) {
+  return stop_session(ended_by);
+}
+
+bool is_active() {
+  const Session* session = open_session_or_null();
+  return session && session->journal.is_open();
+}
+
+void set_enabled(bool enabled) {
+  g_is_enabled.store(enabled, std::memory_order_relaxed);
+}
+
+gm_status get_counts(gm_recorder_counts* counts) {
+  *counts = {};
+  const Session* session = latest_session();
+  if (!session) return GM_NOT_RECORDING;
+  counts->records = session->journal.record_count();
+  counts->segment_events = segment_event_count();
+  counts->journal_bytes = session->journal.reserved_bytes();
+  counts->stacks = session->intern.stack_count();
+  counts->records_refused = session->refused_count.load(std::memory_order_relaxed);
+  counts->status = session->journal.status();
+  counts->errno_value = session->journal.errno_value();
+  return GM_OK;
+}
+
+gm_status get_path(char* path, size_t capacity) {
+  const Session* session = latest_session();
+  std::snprintf(path, capacity, "%s", session ? session->path.c_str() : "");
+  return session ? GM_OK : GM_NOT_RECORDING;
+}
+
+gm_status record_event(const gm_event& event) {
+  if (!g_is_enabled.load(std::memory_order_relaxed)) return GM_NOT_RECORDING;
+  Session* session = current_session();
+  if (!session) return GM_NOT_RECORDING;
+  if (!session->journal.is_open()) return session->refuse(session->journal.stopped_status());
+  if (settle_open_free(session, event)) return GM_OK;
+  const gm_status status = append_event(session, event);
+  if (status != GM_OK) return session->refuse(status);
+  if (is_segment_event(event.kind)) signal_segment_event();
+  return GM_OK;
+}
+
+gm_status record_mark(uint8_t kind, const char* name, uint64_t step, uint64_t* position) {
+  Session* session = current_session();
+  if (!session) return GM_NOT_RECORDING;
+  const ThreadState& thread = thread_state(session);
+  gm_record record = {};
+  record.address = name ? session->intern.string_id(name) : 0;
+  record.requested_bytes = kind == GM_STEP ? step : 0;
+  record.scope = thread.scope;
+  record.thread = thread.thread;
+  record.device = kNoDevice;
+  record.kind = kind;
+  const std::lock_guard<std::mutex> lock(session->marks_mutex);
+  record.time_ns = clock_ns(CLOCK_MONOTONIC);
+  const gm_status status = session->journal.append(record, position);
+  return status == GM_OK ? status : session->refuse(status);
+}
+
+gm_status record_reading(const gm_reading& reading) {
+  Session* session = open_session_or_null();
+  if (!session) return GM_NOT_RECORDING;
+  const uint32_t id = session->reading_count.fetch_add(1, std::memory_order_relaxed) + 1;
+  return session->journal.append_entry(EntryKind::Reading, id, &reading, sizeof reading);
+}
+
+uint32_t intern_current_stack() {
+  Session* session = open_session_or_null();
+  return session ? gpumem::intern_current_stack(session->intern) : 0;
+}
+
+}  // namespace gpumem::recorder

@@ -1,0 +1,193 @@
+#include "session.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "segment_signal.h"
+
+namespace gpumem {
+
+namespace {
+
+constexpr uint64_t kIsOpen = 1ull << 63;
+// Larger facts (the heap's state at an attachment) belong to this process alone, not to its forked children.
+constexpr size_t kKeptFactBytesMax = 64 << 10;
+
+// What a child needs to go on recording after fork. Never destroyed: threads may record while the process exits.
+struct ChildInheritance {
+  std::string path_pattern;                                // empty: children do not record
+  uint8_t run_id[16] = {};                                 // as given to start
+  bool has_stacks = false;                                 // as given to start
+  std::vector<std::pair<std::string, std::string>> facts;  // key, JSON; the latest of each key
+};
+
+std::atomic<Session*> g_session{nullptr};
+std::atomic<Session*> g_latest{nullptr};
+std::atomic<bool> g_is_child_due{false};
+std::atomic<uint64_t> g_serial{0};
+std::mutex g_control_mutex;  // start, stop, the child's first event, fork; taken before g_facts_mutex
+std::mutex g_facts_mutex;    // inheritance().facts, and the order of facts in the journal
+
+ChildInheritance& inheritance() {
+  static ChildInheritance* instance = new ChildInheritance;
+  return *instance;
+}
+
+gm_status write_fact(Session* session, const std::string& key, const char* json, size_t json_bytes) {
+  const auto key_bytes = static_cast<uint32_t>(key.size());
+  std::string payload(reinterpret_cast<const char*>(&key_bytes), sizeof key_bytes);
+  payload.append(key).append(json, json_bytes);
+  const uint32_t id = session->fact_count.fetch_add(1, std::memory_order_relaxed) + 1;
+  return session->journal.append_entry(EntryKind::Fact, id, payload.data(), static_cast<uint32_t>(payload.size()));
+}
+
+// g_control_mutex is held.
+gm_status open_session(std::string path, int32_t* errno_value) {
+  const ChildInheritance& inherited = inheritance();
+  auto* session = new Session;
+  const gm_status status = session->journal.create(path.c_str(), inherited.run_id, errno_value);
+  if (status != GM_OK) {
+    delete session;
+    return status;
+  }
+  session->serial = g_serial.fetch_add(1, std::memory_order_relaxed) + 1;
+  session->has_stacks = inherited.has_stacks;
+  session->path = std::move(path);
+  const std::lock_guard<std::mutex> lock(g_facts_mutex);
+  for (const auto& [key, json] : inherited.facts) write_fact(session, key, json.data(), json.size());
+  g_latest.store(session, std::memory_order_release);
+  g_session.store(session, std::memory_order_release);
+  return GM_OK;
+}
+
+std::string child_path() {
+  std::string path = inheritance().path_pattern;
+  const size_t at = path.find("%d");
+  if (at != std::string::npos) path.replace(at, 2, std::to_string(::getpid()));
+  return path;
+}
+
+Session* open_child_session() {
+  const std::lock_guard<std::mutex> lock(g_control_mutex);
+  if (!g_is_child_due.exchange(false)) return g_session.load(std::memory_order_relaxed);
+  int32_t errno_value;
+  open_session(child_path(), &errno_value);
+  return g_session.load(std::memory_order_relaxed);
+}
+
+void before_fork() {
+  g_control_mutex.lock();
+  g_facts_mutex.lock();
+}
+
+void after_fork_in_parent() {
+  g_facts_mutex.unlock();
+  g_control_mutex.unlock();
+}
+
+// The child gives its copy of the session up as it is: locks in it may be held by threads that exist no more.
+void after_fork_in_child() {
+  Session* session = g_session.exchange(nullptr);
+  g_latest.store(nullptr, std::memory_order_relaxed);
+  if (session) {
+    session->journal.abandon();
+    g_is_child_due.store(!inheritance().path_pattern.empty(), std::memory_order_relaxed);
+  }
+  forget_segment_waiters();
+  g_facts_mutex.unlock();
+  g_control_mutex.unlock();
+}
+
+}  // namespace
+
+void Session::end(const char* ended_by) {
+  const std::lock_guard<std::mutex> lock(end_mutex);
+  if (std::exchange(is_ended, true)) return;
+  RecordPlace place;
+  for (uint32_t device = 0; device < 256; ++device) {
+    if (take_open_free(device, &place)) journal.settle(place);
+  }
+  journal.close(ended_by);
+  wake_segment_waiters();
+}
+
+gm_status Session::refuse(gm_status status) {
+  refused_count.fetch_add(1, std::memory_order_relaxed);
+  if (journal.status() != GM_OK) end(journal.status() == GM_DISK_FULL ? "disk_full" : "cannot_map");
+  return status;
+}
+
+bool Session::take_open_free(uint32_t device, RecordPlace* place) {
+  std::atomic<uint64_t>& open = open_frees[device].place;
+  if (open.load(std::memory_order_relaxed) == 0) return false;
+  const uint64_t taken = open.exchange(0, std::memory_order_acq_rel);
+  *place = {static_cast<uint32_t>((taken & ~kIsOpen) >> 32), static_cast<uint32_t>(taken)};
+  return taken != 0;
+}
+
+void Session::leave_open_free(uint32_t device, RecordPlace place) {
+  const uint64_t left = kIsOpen | static_cast<uint64_t>(place.window) << 32 | place.slot;
+  const uint64_t found = open_frees[device].place.exchange(left, std::memory_order_acq_rel);
+  // Two allocators on one device have two locks: the one that came first is not to be forgotten.
+  if (found) journal.settle({static_cast<uint32_t>((found & ~kIsOpen) >> 32), static_cast<uint32_t>(found)});
+}
+
+gm_status start_session(const gm_recorder_options& options, int32_t* errno_value) {
+  static std::once_flag is_hooked;
+  std::call_once(is_hooked, [] { ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); });
+  const std::lock_guard<std::mutex> lock(g_control_mutex);
+  if (g_session.load(std::memory_order_relaxed)) return GM_BAD_ARGUMENT;
+  ChildInheritance& inherited = inheritance();
+  inherited.path_pattern = options.fork_path_pattern ? options.fork_path_pattern : "";
+  std::memcpy(inherited.run_id, options.run_id, sizeof inherited.run_id);
+  inherited.has_stacks = options.stacks != 0;
+  {
+    const std::lock_guard<std::mutex> facts_lock(g_facts_mutex);
+    inherited.facts.clear();
+  }
+  g_is_child_due.store(false, std::memory_order_relaxed);
+  return open_session(options.journal_path, errno_value);
+}
+
+gm_status stop_session(const char* ended_by) {
+  const std::lock_guard<std::mutex> lock(g_control_mutex);
+  g_is_child_due.store(false, std::memory_order_relaxed);
+  Session* session = g_session.exchange(nullptr);
+  if (!session) return GM_NOT_RECORDING;
+  session->end(ended_by);
+  return GM_OK;
+}
+
+Session* current_session() {
+  Session* session = g_session.load(std::memory_order_acquire);
+  if (session || !g_is_child_due.load(std::memory_order_relaxed)) return session;
+  return open_child_session();
+}
+
+Session* open_session_or_null() {
+  return g_session.load(std::memory_order_acquire);
+}
+
+Session* latest_session() {
+  return g_latest.load(std::memory_order_acquire);
+}
+
+gm_status keep_fact(const char* key, const char* json, size_t json_bytes) {
+  const std::lock_guard<std::mutex> lock(g_facts_mutex);
+  Session* session = g_session.load(std::memory_order_acquire);
+  if (!session && !g_is_child_due.load(std::memory_order_relaxed)) return GM_NOT_RECORDING;
+  if (json_bytes <= kKeptFactBytesMax) {
+    auto& facts = inheritance().facts;
+    size_t at = 0;
+    while (at < facts.size() && facts[at].first != key) ++at;
+    if (at == facts.size()) facts.emplace_back(key, std::string());
+    facts[at].second.assign(json, json_bytes);
+  }
+  return session ? write_fact(session, key, json, json_bytes) : static_cast<gm_status>(GM_OK);
+}
+
+}  // namespace gpumem

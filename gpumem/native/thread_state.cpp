@@ -1,0 +1,136 @@
+#include "thread_state.h"
+
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace gpumem {
+
+namespace {
+
+// A plain pointer, because a thread-local object with a destructor costs a guard on every event.
+thread_local ThreadState* t_state = nullptr;
+
+struct StateOwner {
+  ~StateOwner() {
+    ThreadState* state = t_state;
+    t_state = nullptr;
+    if (!state) return;
+    for (uint32_t i = 0; i < state->depth; ++i) std::free(state->frames[i].name);
+    std::free(state->frames);
+    delete state;
+  }
+};
+
+ThreadState* make_state() {
+  static thread_local StateOwner owner;
+  (void)owner;
+  t_state = new ThreadState;
+  return t_state;
+}
+
+ThreadState* own_state() {
+  return t_state ? t_state : make_state();
+}
+
+void write_thread(Session* session, const ThreadState& state) {
+  char name[64];
+  if (state.name[0]) {
+    std::memcpy(name, state.name, sizeof name);
+  } else if (::pthread_getname_np(::pthread_self(), name, sizeof name) != 0) {
+    name[0] = 0;
+  }
+  const auto system_id = static_cast<uint64_t>(::syscall(SYS_gettid));
+  std::string payload(reinterpret_cast<const char*>(&system_id), sizeof system_id);
+  payload.append(name);
+  session->journal.append_entry(EntryKind::Thread, state.thread, payload.data(), static_cast<uint32_t>(payload.size()));
+}
+
+void join_session(Session* session, ThreadState* state) {
+  state->session = session->serial;
+  state->thread = session->intern.next_thread_ordinal();
+  state->stream = 0;
+  state->pool = 0;
+  if (state->thread) write_thread(session, *state);
+  state->scope = 0;
+  for (uint32_t i = 0; i < state->depth; ++i) {
+    state->scope = session->intern.scope_id(state->scope, state->frames[i].name);
+    state->frames[i].scope = state->scope;
+  }
+}
+
+bool grow_frames(ThreadState* state) {
+  const uint32_t capacity = state->capacity ? state->capacity * 2 : 16;
+  auto* frames = static_cast<ScopeFrame*>(std::realloc(state->frames, capacity * sizeof(ScopeFrame)));
+  if (!frames) return false;
+  state->frames = frames;
+  state->capacity = capacity;
+  return true;
+}
+
+}  // namespace
+
+uint16_t ThreadState::stream_ordinal(Session* session_now, uint32_t device, uint64_t handle) {
+  if (stream && stream_handle == handle && stream_device == device) return stream;
+  stream = session_now->intern.stream_ordinal(device, handle);
+  stream_handle = handle;
+  stream_device = device;
+  return stream;
+}
+
+uint16_t ThreadState::pool_ordinal(Session* session_now, uint64_t first, uint64_t second) {
+  if ((first | second) == 0) return 0;
+  if (pool && pool_first == first && pool_second == second) return pool;
+  pool = session_now->intern.pool_ordinal(first, second);
+  pool_first = first;
+  pool_second = second;
+  return pool;
+}
+
+ThreadState& thread_state(Session* session) {
+  ThreadState* state = own_state();
+  if (state->session != session->serial) join_session(session, state);
+  return *state;
+}
+
+gm_status push_scope(const char* name, uint32_t* scope) {
+  Session* session = open_session_or_null();
+  ThreadState* state = session ? &thread_state(session) : own_state();
+  char* copy = ::strdup(name);
+  if (!copy || (state->depth == state->capacity && !grow_frames(state))) {
+    std::free(copy);
+    return GM_BAD_ARGUMENT;
+  }
+  const uint32_t id = session ? session->intern.scope_id(state->scope, name) : 0;
+  state->frames[state->depth++] = {copy, id};
+  state->scope = id;
+  if (scope) *scope = id;
+  return session ? GM_OK : GM_NOT_RECORDING;
+}
+
+gm_status pop_scope() {
+  ThreadState* state = own_state();
+  if (state->depth == 0) return GM_BAD_ARGUMENT;
+  std::free(state->frames[--state->depth].name);
+  state->scope = state->depth ? state->frames[state->depth - 1].scope : 0;
+  return open_session_or_null() ? GM_OK : GM_NOT_RECORDING;
+}
+
+gm_status name_thread(const char* name) {
+  ThreadState* state = own_state();
+  std::strncpy(state->name, name, sizeof state->name - 1);
+  Session* session = open_session_or_null();
+  if (!session) return GM_NOT_RECORDING;
+  if (state->session == session->serial) {
+    write_thread(session, *state);
+  } else {
+    join_session(session, state);
+  }
+  return GM_OK;
+}
+
+}  // namespace gpumem

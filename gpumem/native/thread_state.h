@@ -1,0 +1,45 @@
+// What the recorder keeps per thread: its ordinal, its scopes, the stream and pool it used last.
+//
+// Owns: the thread-local state and its entries in the journal. Must not know: events, files.
+#pragma once
+
+#include <cstdint>
+
+#include "gpumem.h"
+#include "session.h"
+
+namespace gpumem {
+
+struct ScopeFrame {
+  char* name;      // own copy, 0-terminated
+  uint32_t scope;  // id in the session of ThreadState::session, 0 where it has none
+};
+
+// Ids are those of the session whose serial is `session`; another session makes them anew.
+struct ThreadState {
+  uint64_t session = 0;          // serial of the session that the ids belong to; 0 none
+  uint64_t stream_handle = 0;    // stream looked up last
+  uint64_t pool_first = 0;       // pool looked up last
+  uint64_t pool_second = 0;      // its second half
+  uint32_t stream_device = 0;    // device of the stream looked up last
+  uint32_t scope = 0;            // scope in force
+  uint16_t stream = 0;           // ordinal of the stream looked up last; 0 none yet
+  uint16_t pool = 0;             // ordinal of the pool looked up last; 0 none yet
+  uint16_t thread = 0;           // ordinal of this thread
+  ScopeFrame* frames = nullptr;  // pushed scopes, outermost first
+  uint32_t depth = 0;            // of them
+  uint32_t capacity = 0;         // room in frames
+  char name[64] = {};            // given by gm_thread_name; empty: the system's
+
+  uint16_t stream_ordinal(Session* session_now, uint32_t device, uint64_t handle);
+  uint16_t pool_ordinal(Session* session_now, uint64_t first, uint64_t second);
+};
+
+// The calling thread's state, known to `session`.
+ThreadState& thread_state(Session* session);
+
+gm_status push_scope(const char* name, uint32_t* scope);
+gm_status pop_scope();
+gm_status name_thread(const char* name);
+
+}  // namespace gpumem

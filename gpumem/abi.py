@@ -364,9 +364,7 @@ class JournalWriter:
         assert len(run_id) == 16
         error_number = c_int32()
         self._journal = c_void_p()
-        status = Status(
-            _core().gm_journal_create(os.fsencode(path), run_id, byref(error_number), byref(self._journal))
-        )
+        status = Status(_core().gm_journal_create(os.fsencode(path), run_id, byref(error_number), byref(self._journal)))
         if status is not Status.OK:
             raise _journal_error(path, status, error_number.value)
 

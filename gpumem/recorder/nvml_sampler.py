@@ -21,6 +21,8 @@ from gpumem.machine.processes import read_own_pids
 from gpumem.nvml import MemoryFigures, Nvml, NvmlDevice, ProcessFigures, Unavailable, open_nvml
 from gpumem.vocabulary import DeviceOrdinal
 
+NOTE = "note:100"
+"""The fact that says why there are no readings at all."""
 READING_GAP_NS = 5_000_000
 """Least time between two readings that segment events ask for."""
 
@@ -109,7 +111,7 @@ class NvmlSampler:
             devices = self._nvml.read_devices() if isinstance(self._nvml, Nvml) else self._nvml
             if isinstance(devices, Unavailable):
                 self._nvml = devices
-                self._sink.record_fact("note:nvml", json.dumps(f"There are no NVML readings: {devices.reason}."))
+                self._sink.record_fact(NOTE, json.dumps(f"There are no NVML readings: {devices.reason}."))
             else:
                 self._devices = devices
         return self._nvml

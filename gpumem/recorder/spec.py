@@ -25,7 +25,7 @@ class RecordSpec:
     run_id: str
     """32 hexadecimal digits, shared by all processes of the run."""
     folder: str
-    """Absolute folder of the journals."""
+    """Absolute folder of the traces."""
     stem: str
     """File name of the other processes' traces up to `.rank3.gpumem` or `.<pid>.gpumem`."""
     main_pid: int = 0
@@ -37,12 +37,19 @@ class RecordSpec:
     """Milliseconds between two NVML readings; 0: no readings."""
     memory_limit_bytes: int | None = None
     """What PyTorch may take of a device; None: no limit of ours."""
+    journal_folder: str | None = None
+    """Absolute folder of the journals where it is not `folder`: that one cannot be mapped."""
     sealed_by_other: bool = True
     """Someone else runs the sealer; False: the main process starts it."""
 
     def to_json(self) -> str:
         """The value of GPUMEM_RECORD."""
         return json.dumps(asdict(self), separators=(",", ":"))
+
+    def journal_path(self, trace_path: Path) -> Path:
+        """The journal that becomes `trace_path`."""
+        journal = journal_path(trace_path)
+        return journal if self.journal_folder is None else Path(self.journal_folder) / journal.name
 
     @property
     def main_trace_name(self) -> str:

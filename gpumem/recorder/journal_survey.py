@@ -1,0 +1,88 @@
+"""The journals of a run when its program has ended: which hold something, and if none does, why.
+
+Owns: what is worth keeping, and the sentences about nothing. Must not know: how journals are sealed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpumem.errors import GpumemError
+from gpumem.nvml import Nvml, Unavailable, open_nvml
+from gpumem.recorder.target import Target
+from gpumem.trace.entries import JournalEntries
+from gpumem.trace.journal import JOURNAL_SUFFIX, Journal
+from gpumem.trace.journal_layout import WindowKind
+
+WHY_FACT = "note:torch"
+"""Why PyTorch's allocator was not recorded, in the words of the process itself; written at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedJournal:
+    """A journal of the run as it is now."""
+
+    path: Path
+    pid: int
+    is_recording: bool
+    """Its process lives and has not ended its recording."""
+    record_count: int
+    facts: Mapping[str, str]
+    """JSON by key."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds neither an event nor a mark, and CUDA never started, so that its readings say nothing."""
+        return self.record_count == 0 and not any(key.startswith("device:") for key in self.facts)
+
+
+def survey_journals(folder: Path, run_id: str) -> list[SurveyedJournal]:
+    """The journals of the run in `folder`; those that cannot be read are left to the sealer to complain of."""
+    found = []
+    for path in sorted(folder.glob(f"*{JOURNAL_SUFFIX}")):
+        try:
+            journal = Journal(path)
+        except GpumemError:
+            continue
+        if journal.run_id == run_id:
+            found.append(_survey(journal))
+        journal.close()
+    return found
+
+
+def find_reason_for_nothing(target: Target, journals: Sequence[SurveyedJournal]) -> str:
+    """Why a run recorded nothing, and what to do, in a sentence or two."""
+    no_gpu = _find_no_gpu()
+    if no_gpu is not None:
+        return f"There is no GPU to record: {no_gpu}. See what a recording tells with: gpumem demo"
+    if not journals:
+        return (
+            f"{target.name} started no Python that reads gpumem.pth; "
+            "install gpumem for the interpreter that it runs, or give gpumem run the Python script itself."
+        )
+    reasons = [str(json.loads(journal.facts[WHY_FACT])) for journal in journals if WHY_FACT in journal.facts]
+    return reasons[0] if reasons else "The program ended before it used CUDA."
+
+
+def _survey(journal: Journal) -> SurveyedJournal:
+    entries = JournalEntries(journal)
+    entries.update()
+    return SurveyedJournal(
+        path=journal.path,
+        pid=journal.pid,
+        is_recording=not journal.is_closed and journal.is_process_alive(),
+        record_count=sum(window.taken for window in journal.windows(WindowKind.RECORDS)),
+        facts=dict(entries.facts),
+    )
+
+
+def _find_no_gpu() -> str | None:
+    """Why NVML shows no GPU; None where it shows one."""
+    nvml = open_nvml()
+    devices = nvml.read_devices() if isinstance(nvml, Nvml) else nvml
+    if isinstance(devices, Unavailable):
+        return devices.reason
+    return None if devices else "NVML lists no device"

@@ -1,0 +1,111 @@
+"""Where a run's traces go, checked before the program starts.
+
+Owns: the meaning of -o and -f, and what the target's file system can do. Must not know: the program.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpumem.errors import OutputUnwritable, TargetExists, UsageError
+from gpumem.recorder.spec import is_taken, journal_path, part_path
+from gpumem.trace.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A run's place: traces go to `folder`; journals stand in `journal_folder`, the same one where it can be mapped."""
+
+    folder: Path
+    first_name: str | None
+    """The name the user gave; None: the program's name and pid."""
+    journal_folder: Path
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether journals stand apart, since `folder` cannot map them."""
+        return self.folder != self.journal_folder
+
+
+def find_output(output: str | None, *, force: bool) -> Output:
+    """The place that `-o` names: a file, a folder (made if it ends in a slash), or the current folder.
+
+    Raises TargetExists, UsageError and OutputUnwritable. With `force`, what an earlier run left is removed, except a
+    finished trace: that one is replaced when the new one is complete.
+    """
+    folder, first_name = _split_output(output)
+    check_writable(folder)
+    if first_name is not None:
+        _check_target(folder / first_name, force=force)
+    can_map = has_mapped_files(folder)
+    journal_folder = folder if can_map else Path(tempfile.mkdtemp(prefix="gpumem-"))
+    return Output(folder, first_name, journal_folder)
+
+
+def check_writable(folder: Path) -> None:
+    """Raises OutputUnwritable unless files can be made in `folder`."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return
+    except OSError as error:
+        raise OutputUnwritable(
+            f"{folder} cannot be written to ({error.strerror}); choose another place with -o."
+        ) from None
+
+
+def has_mapped_files(folder: Path) -> bool:
+    """Whether files in `folder` can be reserved and mapped, as a journal must be."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        try:
+            os.posix_fallocate(probe.fileno(), 0, mmap.PAGESIZE)
+            with mmap.mmap(probe.fileno(), mmap.PAGESIZE) as mapping:
+                mapping[0] = 1
+        except (OSError, ValueError):
+            return False
+        return True
+
+
+def _split_output(output: str | None) -> tuple[Path, str | None]:
+    if output is None:
+        return Path.cwd(), None
+    path = Path(output).absolute()
+    if output.endswith(os.sep) and not path.exists():
+        try:
+            path.mkdir()
+        except OSError as error:
+            raise OutputUnwritable(f"{output} cannot be made ({error.strerror}); choose another with -o.") from None
+    if path.is_dir():
+        return path, None
+    if output.endswith(os.sep):
+        raise UsageError(f"{output} is a file, not a folder; leave the slash away to write to it.")
+    if not path.parent.is_dir():
+        raise OutputUnwritable(f"{path.parent} is not there; make the folder first, or choose another with -o.")
+    return path.parent, path.name
+
+
+def _check_target(trace_path: Path, *, force: bool) -> None:
+    journal = journal_path(trace_path)
+    if not force and os.path.lexists(trace_path):
+        raise TargetExists(trace_path)
+    if not is_taken(trace_path):
+        return
+    if journal.exists():
+        check_journal_is_left(journal)
+        if not force:
+            raise UsageError(
+                f"{journal} is left of a run that was killed; "
+                f"finish it with gpumem import {journal} -o {trace_path}, or overwrite it with -f."
+            )
+        journal.unlink()
+        part_path(trace_path).unlink(missing_ok=True)
+
+
+def check_journal_is_left(journal: Path) -> None:
+    """Raises UsageError when a process still writes `journal`."""
+    opened = Journal(journal)
+    if not opened.is_closed and opened.is_process_alive():
+        raise UsageError(f"Process {opened.pid} still records to {journal}; choose another name with -o.")

@@ -1,0 +1,162 @@
+"""The sealer as its parent sees it: a process that turns the run's journals into traces.
+
+Owns: starting it, the lines to and from it, starting it again once when it dies. Must not know: journals' content.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpumem.recorder.interpreter import helper_command, helper_environment
+
+_READ_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedTrace:
+    """A journal that became a complete trace."""
+
+    journal: Path
+    path: Path
+    pid: int
+    events: int
+    ended_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedJournal:
+    """A journal that could not be turned into a trace, and why."""
+
+    journal: Path
+    error: str
+
+
+class Sealer:
+    """The sealer of one run; what it reported stands in `finished` and `failed`."""
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        self.finished: list[FinishedTrace] = []
+        self.failed: list[FailedJournal] = []
+        self._command = [*helper_command("gpumem.seal"), "--folder", str(folder), "--run-id", run_id]
+        self._told: list[bytes] = []
+        self._at_end = False
+        self._idle = False
+        self._unread = b""
+        self._restarted = False
+        self._process = self._start()
+
+    @property
+    def output(self) -> int:
+        """The descriptor to watch: `read_available` has something to do when it can be read."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to seal but journals of living processes."""
+        return self._idle
+
+    def tell_ended(self, pid: int, ended_by: str) -> None:
+        """Says how process `pid` ended."""
+        self._tell({"ended": {"pid": pid, "ended_by": ended_by}})
+
+    def tell_discard(self, pid: int) -> None:
+        """Says that the journal of process `pid` holds nothing worth keeping."""
+        self._tell({"discard": {"pid": pid}})
+
+    def tell_end(self) -> None:
+        """Says that the run is over: what is not sealed yet is sealed and finished now."""
+        self._at_end = True
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def read_available(self) -> bool:
+        """Takes in what the sealer printed, waiting for the next bytes; False once it is gone for good."""
+        received = os.read(self.output, _READ_BYTES)
+        if received:
+            *lines, self._unread = (self._unread + received).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+            return True
+        self._process.wait()
+        if self._idle or self._restarted:
+            return False
+        self._restart()
+        return True
+
+    def wait_until_done(self, *, seconds_at_most: float | None = None) -> bool:
+        """Reads until everything is sealed; False when the sealer died twice or the time is over."""
+        import select
+
+        deadline = None if seconds_at_most is None else time.monotonic() + seconds_at_most
+        while not self._idle:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self.output], [], [], left)[0] or not self.read_available():
+                return self._idle
+        return True
+
+    def close(self) -> None:
+        """Lets go of the sealer: it ends by itself once nothing is left to do."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.stdin.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        if self._process.poll() is None:
+            # It goes on for processes that still record; the interpreter is not to warn about it.
+            self._process.returncode = 0
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # A session of its own: signals to the program's process group and terminal are not meant for it.
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=helper_environment(os.environ),
+            start_new_session=True,
+            bufsize=0,
+        )
+
+    def _restart(self) -> None:
+        self.close()
+        self._restarted = True
+        self._unread = b""
+        self._process = self._start()
+        for line in self._told:
+            self._write(line)
+        if self._at_end:
+            self.tell_end()
+
+    def _tell(self, message: dict[str, dict[str, object]]) -> None:
+        line = json.dumps(message).encode() + b"\n"
+        self._told.append(line)
+        self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line)
+        except BrokenPipeError:
+            # The sealer died: read_available sees its end, starts another and tells it everything again.
+            return
+
+    def _take(self, message: dict[str, dict[str, object]]) -> None:
+        if "finished" in message:
+            values = message["finished"]
+            self.finished.append(
+                FinishedTrace(
+                    Path(str(values["journal"])),
+                    Path(str(values["path"])),
+                    int(str(values["pid"])),
+                    int(str(values["events"])),
+                    str(values["ended_by"]),
+                )
+            )
+        elif "failed" in message:
+            self.failed.append(FailedJournal(Path(str(message["failed"]["journal"])), str(message["failed"]["error"])))
+        elif "idle" in message:
+            self._idle = True

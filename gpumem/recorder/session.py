@@ -1,0 +1,113 @@
+"""Recording from inside a program: gpumem.record(), without gpumem run.
+
+Owns: the session's life, from the sealer's start to the sealed trace. Must not know: how a trace is made.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from gpumem.errors import InputError, OutputUnwritable, TargetExists, UsageError
+from gpumem.recorder import recording, torch_hook
+from gpumem.recorder.recording import ensure_started as ensure_started
+from gpumem.recorder.sealer import Sealer
+from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_free_stem, is_taken
+
+SEALING_SECONDS_AT_MOST = 60.0
+"""How long the end of a session waits for its trace; two seconds are the rule."""
+
+
+class record:  # noqa: N801 (a function to its users, as contextlib's classes are)
+    """Records this process between `start()` and `stop()`, or inside a `with`; the trace is complete afterwards.
+
+    `path`: the trace to write, by default `<program>.<pid>.gpumem` in the current folder. `nvml_interval`: seconds
+    between two NVML readings, 0 for none. `force`: overwrite an existing trace. Raises UsageError when this process
+    is recorded already, TargetExists, and OutputUnwritable.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        stacks: bool = True,
+        nvml_interval: float = 0.1,
+        force: bool = False,
+    ) -> None:
+        self.path = _default_path() if path is None else Path(path).absolute()
+        self._spec = RecordSpec(
+            run_id=secrets.token_hex(16),
+            folder=str(self.path.parent),
+            stem=self.path.name.removesuffix(TRACE_SUFFIX),
+            main_pid=os.getpid(),
+            first_name=self.path.name,
+            stacks=stacks,
+            nvml_interval_ms=round(1000 * nvml_interval),
+            sealed_by_other=False,
+        )
+        self._force = force
+        self._sealer: Sealer | None = None
+
+    def start(self) -> record:
+        """Begins to record; a GPU in use already is recorded with what it holds."""
+        if recording.is_armed():
+            raise UsageError(
+                "This process is recorded already, and can be recorded once at a time; "
+                "end that recording first, or do without gpumem.record()."
+            )
+        self._check_target()
+        sealer = Sealer(self.path.parent, self._spec.run_id)
+        try:
+            recording.begin(self.path, self._spec)
+        except BaseException:
+            sealer.close()
+            raise
+        self._sealer = sealer
+        if "torch" in sys.modules:
+            torch_hook.attach_now()
+        else:
+            torch_hook.install()
+        return self
+
+    def stop(self) -> Path:
+        """Ends recording and waits for the sealed trace; its path. Raises InputError when it could not be sealed."""
+        if self._sealer is None:
+            raise UsageError("This recording has not been started, or has been stopped already.")
+        sealer, self._sealer = self._sealer, None
+        torch_hook.record_end_facts()
+        recording.end("exit")
+        sealer.tell_ended(os.getpid(), "exit")
+        sealer.tell_end()
+        is_sealed = sealer.wait_until_done(seconds_at_most=SEALING_SECONDS_AT_MOST)
+        sealer.close()
+        for failed in sealer.failed:
+            raise InputError(f"{failed.journal} could not be sealed: {failed.error}")
+        if not is_sealed:
+            raise InputError(
+                f"The sealer of {self.path} died; the journal stays: gpumem import {self.path}.journal -o {self.path}"
+            )
+        return self.path
+
+    def __enter__(self) -> record:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _check_target(self) -> None:
+        folder = self.path.parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise OutputUnwritable(f"{folder} is no folder that can be written to; choose another path.")
+        if is_taken(self.path) and not self._force:
+            raise TargetExists(self.path)
+
+
+def _default_path() -> Path:
+    program = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
+    folder = Path.cwd()
+    return folder / (find_free_stem(folder, f"{program}.{os.getpid()}") + TRACE_SUFFIX)

@@ -71,10 +71,8 @@ class Intern {
 
   uint32_t string_id(std::string_view text);
 
-  // The walker's way: find by hash; on a miss make the codes, then the stack.
-  uint32_t find_code(Hash128 key) const { return codes_.find(key); }
+  // A key is a hash of what the code or stack says; a stack names codes that have ids already.
   uint32_t code_id(Hash128 key, const CodeText& code);
-  uint32_t find_stack(Hash128 key) const { return stacks_.find(key); }
   uint32_t stack_id(Hash128 key, const StackFrame* innermost_first, uint32_t depth);
   uint32_t stack_count() const { return stacks_.count(); }
 

@@ -29,7 +29,7 @@ gm_record make_record(Session* session, const gm_event& event) {
   record.requested_bytes = event.requested_bytes;
   record.block_bytes = event.block_bytes;
   record.split_bytes = event.split_bytes;
-  record.stack = session->has_stacks ? gpumem::intern_current_stack(session->intern) : 0;
+  record.stack = session->has_stacks ? gpumem::intern_current_stack(session->intern, session->walker_caches) : 0;
   record.scope = thread.scope;
   record.thread = thread.thread;
   record.stream = thread.stream_ordinal(session, event.device, event.stream);
@@ -143,7 +143,7 @@ gm_status record_reading(const gm_reading& reading) {
 
 uint32_t intern_current_stack() {
   Session* session = open_session_or_null();
-  return session ? gpumem::intern_current_stack(session->intern) : 0;
+  return session ? gpumem::intern_current_stack(session->intern, session->walker_caches) : 0;
 }
 
 }  // namespace gpumem::recorder

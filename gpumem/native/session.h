@@ -13,6 +13,7 @@
 #include "gpumem.h"
 #include "intern.h"
 #include "journal.h"
+#include "walker.h"
 
 namespace gpumem {
 
@@ -34,6 +35,7 @@ struct Session {
 
   Journal journal;
   Intern intern;
+  WalkerCaches walker_caches;
   uint64_t serial = 0;                     // tells sessions apart, across forks too
   bool has_stacks = false;                 // walk Python stacks
   std::string path;                        // of the journal

@@ -1,22 +1,297 @@
 #include "walker.h"
 
+#include <atomic>
 #include <cstdio>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "python_layout.h"
 
 namespace gpumem {
 
+namespace {
+
+enum class WalkerState : int { NotStarted, On, Off };
+
+Python g_python;                                            // written before g_state says On
+PythonLayout g_layout;                                      // likewise
+std::atomic<WalkerState> g_state{WalkerState::NotStarted};  // Off is final
+
+// Longer names and line tables are cut: an entry must fit the journal's windows.
+constexpr size_t kTextCharactersMax = 1 << 16;
+constexpr size_t kLineTableBytesMax = 1 << 21;
+
+// Odd numbers without pattern.
+constexpr uint64_t kCodeKey = 0xbb17e8f73e0dfdd1;
+constexpr uint64_t kPlaceKey = 0xe00f92d77e096be5;
+constexpr uint64_t kNameKey = 0xfe2bc67591436d45;
+constexpr uint64_t kTableKey = 0x49be03aad9beee39;
+constexpr uint64_t kTextKey = 0xf59e6e6a33e417d5;
+constexpr uint64_t kEndKey = 0x1df71f3fc6a37dc3;
+constexpr uint64_t kHighFactor = 0x8d6a1fa32be52ea3;
+constexpr uint64_t kLowFactor = 0xc94b7c259f52f387;
+
+struct Product {
+  uint64_t high;
+  uint64_t low;
+};
+
+Product multiply(uint64_t left, uint64_t right) {
+  const unsigned __int128 product = static_cast<unsigned __int128>(left) * right;
+  return {static_cast<uint64_t>(product >> 64), static_cast<uint64_t>(product)};
+}
+
+uint64_t fold(uint64_t left, uint64_t right) {
+  const Product product = multiply(left, right);
+  return product.high ^ product.low;
+}
+
+uint64_t mix(uint64_t word) {
+  word *= kHighFactor;
+  return word ^ word >> 32;
+}
+
+// A hash that grows frame by frame.
+struct StackHash {
+  uint64_t high = 0;
+  uint64_t low = 0;
+
+  void add(StackHash frame) {
+    high = (high + frame.high) * kHighFactor;
+    low = (low + frame.low) * kLowFactor;
+  }
+  // Spreads what each half holds over both; different halves stay different.
+  Hash128 finish() const {
+    const uint64_t first = low ^ mix(high);
+    const uint64_t second = high ^ mix(first);
+    return {second, first ^ mix(second)};
+  }
+};
+
+uint64_t digest_bytes(const char* bytes, size_t length) {
+  uint64_t digest = length;
+  auto add = [&digest](uint64_t first, uint64_t second) {
+    digest = (digest + fold(first ^ kTextKey, second ^ kEndKey)) * kLowFactor;
+  };
+  size_t offset = 0;
+  for (; offset + 16 <= length; offset += 16) add(load<uint64_t>(bytes + offset, 0), load<uint64_t>(bytes + offset, 8));
+  uint64_t rest[2] = {0, 0};
+  if (offset != length) std::memcpy(rest, bytes + offset, length - offset);
+  add(rest[0], rest[1]);
+  return digest;
+}
+
+// Hashes the frames of one walk.
+//
+// Addresses alone do not tell code objects apart: of functions made and dropped in a loop up to 7 in 10 find code
+// object, file name, qualified name and line table where another function's were. From 3.12 on every code object
+// has a version number of its own, which with the address tells all apart; without one the texts are hashed.
+template <bool kVersioned>
+class FrameHasher {
+ public:
+  [[gnu::always_inline]] StackHash frame(const char* code, uint64_t instruction_offset) {
+    if (!kVersioned) return hash_by_text(code, instruction_offset);
+    const uint64_t version = load<uint32_t>(code, g_layout.code_version);
+    if (version == 0) return hash_apart(code, instruction_offset);
+    const Product object = multiply(word(code) ^ kCodeKey, (version << 32 | instruction_offset) ^ kPlaceKey);
+    return {object.high, object.low};
+  }
+
+ private:
+  struct KnownFile {
+    const char* file;  // its name's address
+    uint64_t digest;   // of its name's text
+  };
+  static constexpr uint32_t kKnownFiles = 8;
+
+  static uint64_t word(const char* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+
+  // Out of line: the registers it needs would cost the versioned way more than the walk itself.
+  [[gnu::noinline]] StackHash hash_apart(const char* code, uint64_t instruction_offset) {
+    return hash_by_text(code, instruction_offset);
+  }
+
+  [[gnu::always_inline]] StackHash hash_by_text(const char* code, uint64_t instruction_offset) {
+    const uint64_t first_line = load<uint32_t>(code, g_layout.code_first_line);
+    const uint64_t file = file_digest(load<const char*>(code, g_layout.code_file));
+    const uint64_t name = text_digest(load<const char*>(code, g_layout.code_name));
+    const uint64_t table = table_digest(load<const char*>(code, g_layout.code_line_table));
+    const Product object = multiply(word(code) ^ kCodeKey, (first_line << 32 | instruction_offset) ^ kPlaceKey);
+    const Product texts = multiply(name ^ kNameKey, table ^ kTableKey);
+    return {object.high + texts.low + file, object.low + texts.high + mix(file)};
+  }
+
+  // A str's or bytes object's own hash lies right behind its length; -1 while nobody asked for it.
+  static uint64_t own_hash(const char* object, uint32_t length_offset) {
+    return load<uint64_t>(object, length_offset + static_cast<uint32_t>(sizeof(uint64_t)));
+  }
+
+  static uint64_t text_digest(const char* text) {
+    const uint64_t hash = own_hash(text, g_layout.text_length);
+    if (hash != UINT64_MAX) return hash;
+    const RawText raw = read_text(g_layout, text);
+    return digest_bytes(raw.start, raw.count * raw.width);
+  }
+
+  // The names of files are long, have no hash of their own, and are shared by the frames of one walk.
+  uint64_t file_digest(const char* file) {
+    KnownFile& known = known_[word(file) / 16 % kKnownFiles];
+    if (known.file != file) known = {file, text_digest(file)};
+    return known.digest;
+  }
+
+  // Length, hash and beginning tell line tables apart without reading them whole.
+  static uint64_t table_digest(const char* table) {
+    const RawBytes raw = read_bytes(g_layout, table);
+    const uint64_t hash = own_hash(table, g_layout.bytes_length) + raw.length * kTextKey;
+    return raw.length < sizeof(uint64_t) ? hash : hash ^ load<uint64_t>(raw.start, 0) * kEndKey;
+  }
+
+  KnownFile known_[kKnownFiles] = {};
+};
+
+// The calling thread's innermost frame; null without Python, in a sub-interpreter and while finalising.
+const char* current_frame() {
+  if (g_state.load(std::memory_order_acquire) != WalkerState::On || g_python.is_initialized() == 0) return nullptr;
+  const char* state = g_python.find_thread_state();
+  if (state == nullptr || load<const char*>(state, g_layout.thread_interpreter) != g_python.main_interpreter) {
+    return nullptr;
+  }
+  // Another state of this thread may be the one that runs, of a sub-interpreter. With the lock released nothing says
+  // which, so then there must be no sub-interpreter at all.
+  if (g_python.find_holder_state() != state && g_python.find_interpreter_head() != g_python.main_interpreter) {
+    return nullptr;
+  }
+  const char* frame = load<const char*>(state, g_layout.thread_frame);
+  if (g_layout.holder_frame < 0 || frame == nullptr) return frame;
+  return load<const char*>(frame, static_cast<uint32_t>(g_layout.holder_frame));
+}
+
+// Calls visit(code, instruction_offset) for the frames that sys._getframe would show, innermost first; their number.
+template <typename Visit>
+uint32_t visit_frames(const char* frame, Visit visit) {
+  uint32_t depth = 0;
+  for (; frame != nullptr && depth < kStackDepthMax; frame = load<const char*>(frame, g_layout.frame_previous)) {
+    const uint8_t owner = load<uint8_t>(frame, g_layout.frame_owner);
+    if (owner >= kOwnedByCStack) continue;
+    const char* code = load<const char*>(frame, g_layout.frame_code);
+    const char* instruction = load<const char*>(frame, g_layout.frame_instruction);
+    const int64_t offset = instruction - (code + g_layout.code_start);
+    // A frame still being set up: its locals are not there yet. Generators are set up before they can run.
+    const int64_t first_traceable = load<int32_t>(code, g_layout.code_first_traceable);
+    if (owner != kOwnedByGenerator && offset < first_traceable * int64_t{kCodeUnitBytes}) continue;
+    visit(code, static_cast<uint32_t>(offset));
+    ++depth;
+  }
+  return depth;
+}
+
+template <bool kVersioned>
+Hash128 hash_frames(const char* frame) {
+  FrameHasher<kVersioned> hasher;
+  StackHash sum;
+  visit_frames(frame, [&](const char* code, uint32_t offset) { sum.add(hasher.frame(code, offset)); });
+  return sum.finish();
+}
+
+bool has_versions() {
+  return g_layout.code_version != 0;
+}
+
+Hash128 hash_stack(const char* innermost) {
+  return has_versions() ? hash_frames<true>(innermost) : hash_frames<false>(innermost);
+}
+
+Hash128 hash_code(const char* code) {
+  return has_versions() ? FrameHasher<true>().frame(code, 0).finish() : FrameHasher<false>().frame(code, 0).finish();
+}
+
+std::string text_of(const char* text) {
+  RawText raw = read_text(g_layout, text);
+  if (raw.count > kTextCharactersMax) raw.count = kTextCharactersMax;
+  return to_utf8(raw);
+}
+
+// Id of a code object by what it says: the same text has one id, wherever it lay in memory.
+uint32_t resolve_code(Intern& intern, const char* code) {
+  const std::string file = text_of(load<const char*>(code, g_layout.code_file));
+  const std::string name = text_of(load<const char*>(code, g_layout.code_name));
+  const RawBytes table = read_bytes(g_layout, load<const char*>(code, g_layout.code_line_table));
+  const size_t table_bytes = table.length < kLineTableBytesMax ? table.length : kLineTableBytesMax;
+  const CodeText text = {file, name, load<uint32_t>(code, g_layout.code_first_line), {table.start, table_bytes}};
+  const Hash128 parts[] = {hash_bytes(file.data(), file.size()), hash_bytes(name.data(), name.size()),
+                           hash_bytes(table.start, table_bytes), Hash128{0, text.first_line}};
+  return intern.code_id(hash_bytes(parts, sizeof parts), text);
+}
+
+uint32_t find_code_id(Intern& intern, WalkerCaches& caches, const char* code) {
+  const Hash128 key = hash_code(code);
+  uint32_t id = caches.codes.find(key);
+  if (id == 0) {
+    id = resolve_code(intern, code);
+    if (id != 0) caches.codes.insert(key, id);
+  }
+  return id;
+}
+
+// Id of the stack above `frame` by what it says; 0 when the journal or memory takes no more.
+uint32_t resolve_stack(Intern& intern, WalkerCaches& caches, const char* frame) try {
+  std::vector<StackFrame> frames;
+  bool is_complete = true;
+  visit_frames(frame, [&](const char* code, uint32_t offset) {
+    const uint32_t id = find_code_id(intern, caches, code);
+    is_complete = is_complete && id != 0;
+    frames.push_back({id, offset});
+  });
+  if (!is_complete || frames.empty()) return 0;
+  const Hash128 content = hash_bytes(frames.data(), frames.size() * sizeof(StackFrame));
+  return intern.stack_id(content, frames.data(), static_cast<uint32_t>(frames.size()));
+} catch (const std::bad_alloc&) {
+  return 0;
+}
+
+}  // namespace
+
 gm_status start_walker(char* reason, size_t capacity) {
-  std::snprintf(reason, capacity, "this build walks no stacks.");
-  return GM_UNSUPPORTED;
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const WalkerState state = g_state.load(std::memory_order_acquire);
+  if (state == WalkerState::On) return GM_OK;
+  if (state == WalkerState::Off) {
+    std::snprintf(reason, capacity, "stacks are off: they were switched off earlier in this process.");
+    return GM_UNSUPPORTED;
+  }
+  const gm_status status = find_python(&g_python, &g_layout, reason, capacity);
+  if (status == GM_OK) g_state.store(WalkerState::On, std::memory_order_release);
+  return status;
 }
 
-uint32_t intern_current_stack(Intern&) {
-  return 0;
+uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches) {
+  const char* innermost = current_frame();
+  if (innermost == nullptr) return 0;
+  const Hash128 key = hash_stack(innermost);
+  uint32_t id = caches.stacks.find(key);
+  if (id == 0) {
+    id = resolve_stack(intern, caches, innermost);
+    if (id != 0) caches.stacks.insert(key, id);
+  }
+  return id;
 }
 
-uint32_t walk_current_stack(uint64_t*, uint32_t*, uint32_t) {
-  return 0;
+uint32_t walk_current_stack(uint64_t* code_addresses, uint32_t* instruction_offsets, uint32_t capacity) {
+  uint32_t written = 0;
+  return visit_frames(current_frame(), [&](const char* code, uint32_t offset) {
+    if (written == capacity) return;
+    code_addresses[written] = reinterpret_cast<uintptr_t>(code);
+    instruction_offsets[written] = offset;
+    ++written;
+  });
 }
 
-void stop_walker() {}
+void stop_walker() {
+  g_state.store(WalkerState::Off, std::memory_order_release);
+}
 
 }  // namespace gpumem

@@ -1,0 +1,226 @@
+#include "python_layout.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+
+namespace gpumem {
+
+namespace {
+
+// Measured with offsetof against 3.11.7 and 3.12.1; CPython keeps them within a minor version.
+constexpr PythonLayout kLayout311 = {
+    16,                          // thread_interpreter
+    56,  8,                      // thread_frame, holder_frame
+    48,  32,  56,  69,           // frame_previous, _code, _instruction, _owner
+    72,  112, 128, 136, 168, 0,  // code_first_line, _file, _name, _line_table, _first_traceable, _version
+    184,                         // code_start
+    16,  32,  48,  72,  72,      // text_length, _state, _ascii_start, _compact_start, _pointer
+    16,  32,                     // bytes_length, _start
+};
+constexpr PythonLayout kLayout312 = {
+    16,                           // thread_interpreter
+    56,  0,                       // thread_frame, holder_frame
+    8,   0,   56,  70,            // frame_previous, _code, _instruction, _owner
+    68,  112, 128, 136, 176, 92,  // code_first_line, _file, _name, _line_table, _first_traceable, _version
+    192,                          // code_start
+    16,  32,  40,  56,  56,       // text_length, _state, _ascii_start, _compact_start, _pointer
+    16,  32,                      // bytes_length, _start
+};
+
+// CPython 3.13 begins _PyRuntime with a table of 64-bit words for debuggers; these are the words we read.
+enum DebugWord {
+  kCookie = 0,
+  kVersion = 1,
+  kFreeThreaded = 2,
+  kThreadInterpreter = 22,
+  kThreadFrame = 23,
+  kFramePrevious = 29,
+  kFrameCode = 30,
+  kFrameInstruction = 31,
+  kFrameOwner = 33,
+  kCodeFile = 35,
+  kCodeName = 37,
+  kCodeLineTable = 38,
+  kCodeFirstLine = 39,
+  kCodeStart = 43,
+  kBytesLength = 65,
+  kBytesStart = 66,
+  kTextState = 68,
+  kTextLength = 69,
+  kTextAsciiStart = 70,
+};
+constexpr char kDebugCookie[] = "xdebugpy";
+
+// What the table leaves out lies at fixed distances from what it names, throughout 3.13.
+constexpr uint32_t kFirstTraceableBeforeStart = 16;
+constexpr uint32_t kVersionAfterFirstLine = 24;
+constexpr uint32_t kCompactAfterAscii = 16;
+
+template <typename Symbol>
+bool find_symbol(const char* name, Symbol* symbol) {
+  void* found = dlsym(RTLD_DEFAULT, name);
+  static_assert(sizeof found == sizeof *symbol);
+  std::memcpy(symbol, &found, sizeof found);
+  return found != nullptr;
+}
+
+gm_status refuse(char* reason, size_t capacity, const char* sentence) {
+  std::snprintf(reason, capacity, "%s", sentence);
+  return GM_UNSUPPORTED;
+}
+
+PythonLayout read_debug_table(const uint64_t* table) {
+  auto word = [table](DebugWord index) { return static_cast<uint32_t>(table[index]); };
+  PythonLayout layout = {};
+  layout.thread_interpreter = word(kThreadInterpreter);
+  layout.thread_frame = word(kThreadFrame);
+  layout.holder_frame = -1;
+  layout.frame_previous = word(kFramePrevious);
+  layout.frame_code = word(kFrameCode);
+  layout.frame_instruction = word(kFrameInstruction);
+  layout.frame_owner = word(kFrameOwner);
+  layout.code_first_line = word(kCodeFirstLine);
+  layout.code_file = word(kCodeFile);
+  layout.code_name = word(kCodeName);
+  layout.code_line_table = word(kCodeLineTable);
+  layout.code_start = word(kCodeStart);
+  layout.code_first_traceable = layout.code_start - kFirstTraceableBeforeStart;
+  layout.code_version = layout.code_first_line + kVersionAfterFirstLine;
+  layout.text_length = word(kTextLength);
+  layout.text_state = word(kTextState);
+  layout.text_ascii_start = word(kTextAsciiStart);
+  layout.text_compact_start = layout.text_ascii_start + kCompactAfterAscii;
+  layout.text_pointer = layout.text_compact_start;
+  layout.bytes_length = word(kBytesLength);
+  layout.bytes_start = word(kBytesStart);
+  return layout;
+}
+
+gm_status find_layout_by_table(unsigned long version, PythonLayout* layout, char* reason, size_t capacity) {
+  const uint64_t* table = nullptr;
+  if (!find_symbol("_PyRuntime", &table) || std::memcmp(table, kDebugCookie, sizeof(uint64_t)) != 0 ||
+      table[kVersion] != version) {
+    return refuse(reason, capacity, "stacks are off: this Python 3.13 hides its table of offsets.");
+  }
+  if (table[kFreeThreaded] != 0) {
+    return refuse(reason, capacity,
+                  "stacks are off: this is a free-threaded Python; run the program with the standard build.");
+  }
+  *layout = read_debug_table(table);
+  return GM_OK;
+}
+
+gm_status find_layout(unsigned long version, PythonLayout* layout, char* reason, size_t capacity) {
+  const unsigned major = static_cast<unsigned>(version >> 24) & 0xff;
+  const unsigned minor = static_cast<unsigned>(version >> 16) & 0xff;
+  const bool is_final_or_candidate = ((version >> 4) & 0xf) >= 0xc;
+  if (major == 3 && is_final_or_candidate) {
+    if (minor == 13) return find_layout_by_table(version, layout, reason, capacity);
+    if (minor == 11 || minor == 12) {
+      *layout = minor == 11 ? kLayout311 : kLayout312;
+      return GM_OK;
+    }
+  }
+  std::snprintf(reason, capacity, "stacks are off: gpumem walks CPython 3.11 to 3.13, this is %u.%u%s.", major, minor,
+                is_final_or_candidate ? "" : " before its release");
+  return GM_UNSUPPORTED;
+}
+
+bool find_functions(Python* python) {
+  bool found = find_symbol("PyGILState_GetThisThreadState", &python->find_thread_state) &&
+               find_symbol("PyInterpreterState_Head", &python->find_interpreter_head) &&
+               find_symbol("Py_IsInitialized", &python->is_initialized);
+  found = found && (find_symbol("PyThreadState_GetUnchecked", &python->find_holder_state) ||
+                    find_symbol("_PyThreadState_UncheckedGet", &python->find_holder_state));
+  const char* (*find_main)() = nullptr;
+  if (!found || !find_symbol("PyInterpreterState_Main", &find_main)) return false;
+  python->main_interpreter = find_main();
+  return python->main_interpreter != nullptr;
+}
+
+// Whether the thread state in hand says of its interpreter what CPython itself says.
+bool is_layout_plausible(const Python& python, const PythonLayout& layout) {
+  const char* (*find_interpreter)(const char*) = nullptr;
+  const char* state = python.find_thread_state();
+  if (state == nullptr || !find_symbol("PyThreadState_GetInterpreter", &find_interpreter)) return false;
+  return load<const char*>(state, layout.thread_interpreter) == find_interpreter(state);
+}
+
+void append_code_point(std::string* utf8, uint32_t point) {
+  auto put = [utf8](uint32_t byte) { utf8->push_back(static_cast<char>(byte)); };
+  if (point < 0x80) {
+    put(point);
+  } else if (point < 0x800) {
+    put(0xc0 | point >> 6);
+    put(0x80 | (point & 0x3f));
+  } else if (point >= 0xd800 && point < 0xe000) {
+    char escape[8];
+    std::snprintf(escape, sizeof escape, "\\u%04x", point);
+    utf8->append(escape);
+  } else if (point < 0x10000) {
+    put(0xe0 | point >> 12);
+    put(0x80 | (point >> 6 & 0x3f));
+    put(0x80 | (point & 0x3f));
+  } else {
+    put(0xf0 | point >> 18);
+    put(0x80 | (point >> 12 & 0x3f));
+    put(0x80 | (point >> 6 & 0x3f));
+    put(0x80 | (point & 0x3f));
+  }
+}
+
+template <typename Unit>
+void append_units(std::string* utf8, RawText text) {
+  for (size_t index = 0; index < text.count; ++index) {
+    append_code_point(utf8, load<Unit>(text.start, static_cast<uint32_t>(index * sizeof(Unit))));
+  }
+}
+
+}  // namespace
+
+gm_status find_python(Python* python, PythonLayout* layout, char* reason, size_t capacity) {
+  const unsigned long* version = nullptr;
+  if (!find_symbol("Py_Version", &version) || !find_functions(python)) {
+    return refuse(reason, capacity, "stacks are off: this process exports no CPython 3.11 or later.");
+  }
+  void* traced_references = nullptr;
+  if (find_symbol("PyModule_Create2TraceRefs", &traced_references)) {
+    return refuse(reason, capacity, "stacks are off: this Python was built to trace references (Py_TRACE_REFS).");
+  }
+  const gm_status status = find_layout(*version, layout, reason, capacity);
+  if (status != GM_OK) return status;
+  if (!is_layout_plausible(*python, *layout)) {
+    return refuse(reason, capacity, "stacks are off: this Python's thread state is laid out in an unknown way.");
+  }
+  return GM_OK;
+}
+
+RawText read_text(const PythonLayout& layout, const char* text) {
+  const uint32_t state = load<uint32_t>(text, layout.text_state);
+  const uint32_t width = state >> 2 & 7;
+  const bool is_compact = (state >> 5 & 1) != 0, is_ascii = (state >> 6 & 1) != 0;
+  RawText raw = {nullptr, load<size_t>(text, layout.text_length), width};
+  if (is_compact) {
+    raw.start = text + (is_ascii ? layout.text_ascii_start : layout.text_compact_start);
+  } else {
+    raw.start = load<const char*>(text, layout.text_pointer);
+  }
+  if (width == 0 || raw.start == nullptr) return {nullptr, 0, 0};
+  return raw;
+}
+
+RawBytes read_bytes(const PythonLayout& layout, const char* bytes) {
+  return {bytes + layout.bytes_start, load<size_t>(bytes, layout.bytes_length)};
+}
+
+std::string to_utf8(RawText text) {
+  std::string utf8;
+  utf8.reserve(text.count + 16);
+  if (text.width == 1) append_units<uint8_t>(&utf8, text);
+  if (text.width == 2) append_units<uint16_t>(&utf8, text);
+  if (text.width == 4) append_units<uint32_t>(&utf8, text);
+  return utf8;
+}
+
+}  // namespace gpumem

@@ -1,0 +1,84 @@
+// Where CPython keeps what the stack walker reads: functions found by dlsym, offsets by version.
+//
+// Owns: the version table, reading of CPython's str and bytes objects in place. Must not know: walking, ids,
+// journals. Includes no Python header; nothing here takes the interpreter lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "gpumem.h"
+
+namespace gpumem {
+
+// Offsets in bytes from the start of the object named first.
+struct PythonLayout {
+  uint32_t thread_interpreter;    // thread state: its interpreter
+  uint32_t thread_frame;          // thread state: the current frame, or where it is held (see holder_frame)
+  int32_t holder_frame;           // 3.11, 3.12: the holder's current frame; -1: thread_frame is the frame itself
+  uint32_t frame_previous;        // frame: the caller's
+  uint32_t frame_code;            // frame: its code object
+  uint32_t frame_instruction;     // frame: the instruction under way
+  uint32_t frame_owner;           // frame: one byte, see FrameOwner
+  uint32_t code_first_line;       // code object: int
+  uint32_t code_file;             // code object: str
+  uint32_t code_name;             // code object: str, qualified
+  uint32_t code_line_table;       // code object: bytes
+  uint32_t code_first_traceable;  // code object: int, in code units
+  uint32_t code_version;          // code object: u32, another for each code object made; 0: there is none
+  uint32_t code_start;            // code object: the first instruction
+  uint32_t text_length;           // str: characters; its hash follows
+  uint32_t text_state;            // str: u32 of bits
+  uint32_t text_ascii_start;      // str, compact and ASCII: the characters
+  uint32_t text_compact_start;    // str, compact: the characters
+  uint32_t text_pointer;          // str, not compact: where the characters are
+  uint32_t bytes_length;          // bytes: length; its hash follows
+  uint32_t bytes_start;           // bytes: the bytes
+};
+
+// Who holds a frame, as CPython numbers it.
+enum FrameOwner : uint8_t { kOwnedByThread = 0, kOwnedByGenerator = 1, kOwnedByFrameObject = 2, kOwnedByCStack = 3 };
+
+constexpr uint32_t kCodeUnitBytes = 2;
+
+// The interpreter of this process: what to call.
+struct Python {
+  const char* (*find_thread_state)();      // the calling thread's, without the lock; null without Python
+  const char* (*find_holder_state)();      // 3.11: of the thread holding the lock; 3.12+: the caller's, if it holds it
+  const char* (*find_interpreter_head)();  // the newest interpreter
+  int (*is_initialized)();                 // 0 from the start of finalisation on
+  const char* main_interpreter;            // the first interpreter
+};
+
+// GM_UNSUPPORTED with a sentence in `reason` when this process's interpreter is none we know.
+gm_status find_python(Python* python, PythonLayout* layout, char* reason, size_t capacity);
+
+template <typename Value>
+inline Value load(const char* object, uint32_t offset) {
+  Value value;
+  std::memcpy(&value, object + offset, sizeof value);
+  return value;
+}
+
+// The bytes of a bytes object, or of a str as it lies in memory.
+struct RawBytes {
+  const char* start;
+  size_t length;
+};
+
+// A str object's characters as they lie in memory: `width` bytes each (1, 2 or 4; 0 when it has none yet).
+struct RawText {
+  const char* start;
+  size_t count;
+  uint32_t width;
+};
+
+RawText read_text(const PythonLayout& layout, const char* text);
+RawBytes read_bytes(const PythonLayout& layout, const char* bytes);
+
+// UTF-8; lone surrogates become \udcXX in ASCII, as Python's "backslashreplace" writes them.
+std::string to_utf8(RawText text);
+
+}  // namespace gpumem

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fake_torch import write_fake_torch
 from gpumem.errors import TrackerUnavailable
 from gpumem.recorder import tracker_build
 from gpumem.recorder.torch_install import TorchInstall, find_torch, find_torch_in, has_cxx11_abi
@@ -32,17 +33,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def torch(tmp_path: Path) -> TorchInstall:
     """A folder that looks like an installed torch 9.1."""
-    folder = tmp_path / "site" / "torch"
-    headers = folder / "include" / "c10" / "cuda"
-    headers.mkdir(parents=True)
-    (headers / "CUDACachingAllocator.h").write_text("using AllocatorTraceTracker = int;\n")
-    (folder / "lib").mkdir()
-    (folder / "lib" / "libc10.so").write_bytes(b"\x7fELF _ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx11")
+    folder = write_fake_torch(tmp_path / "site")
     (folder / "__init__.py").write_text("raise AssertionError('torch was imported')\n")
-    (folder / "version.py").write_text(
-        "from typing import Optional\n__version__ = '9.1.0+cu130'\ncuda: Optional[str] = '13.0'\n"
-        "git_version = '0123456789abcdef0123'\nhip: Optional[str] = None\n"
-    )
     found = find_torch_in(folder)
     assert found is not None
     return found

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -57,6 +57,7 @@ class PartWindow:
     first_record: int
     record_count: int
     records_lost: int
+    last_time_ns: int
     removed: tuple[tuple[int, int], ...]
     marks: tuple[PartMark, ...]
 
@@ -94,6 +95,7 @@ def decode_window(content: bytes, where: str) -> PartWindow:
             fields["first_record"],
             fields["record_count"],
             fields["records_lost"],
+            fields["last_time_ns"],
             tuple((first, end) for first, end in fields["removed"]),
             tuple(PartMark(*mark) for mark in fields["marks"]),
         )
@@ -101,13 +103,47 @@ def decode_window(content: bytes, where: str) -> PartWindow:
         raise TraceTruncated(f"{where} is damaged: it does not say which window it was made of.") from error
 
 
+class EventPart(Protocol):
+    """Consecutive events that are decoded when their turn comes, in groups of ROW_GROUP_ROWS, the last one shorter."""
+
+    @property
+    def event_count(self) -> int: ...
+
+    @property
+    def where(self) -> str:
+        """Where the part lies, for errors."""
+        ...
+
+    def columns(self, names: Sequence[str], group: int) -> Mapping[str, Column]:
+        """The named columns of row group `group`; called in any thread."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class EventPart:
-    """A part to stream: its rows, and how to get its bytes when its turn comes."""
+class ParquetPart:
+    """A part whose bytes, one Parquet file, `read` gives."""
 
     event_count: int
     read: Callable[[], bytes]
     where: str
+
+    def columns(self, names: Sequence[str], group: int) -> Mapping[str, Column]:
+        """The named columns of a row group; raises TraceTruncated when it is not what meta.json says."""
+        content = self.read()
+        try:
+            file = pq.ParquetFile(pa.BufferReader(content))
+            table = file.read_row_group(group, columns=list(names), use_threads=False)
+            arrays = {name: _numpy_column(table.column(name), EVENT_COLUMNS[name]) for name in names}
+        except PARQUET_ERRORS as error:
+            raise TraceTruncated(f"{self.where} is damaged: {first_line(error)}.") from error
+        if file.metadata.num_rows != self.event_count or table.num_rows != group_rows(self.event_count, group):
+            raise TraceTruncated(f"{self.where} is damaged: it does not hold the {self.event_count} events it should.")
+        return arrays
+
+
+def group_rows(event_count: int, group: int) -> int:
+    """Rows of row group `group` of a part of `event_count` events."""
+    return min(ROW_GROUP_ROWS, event_count - group * ROW_GROUP_ROWS)
 
 
 class PartEvents:
@@ -166,10 +202,11 @@ class _GroupReading:
     end_event: int
 
     def __call__(self) -> list[EventBatch]:
-        part, offset = self.source.parts[self.number], self.group * ROW_GROUP_ROWS
-        arrays = self._decode(part, min(ROW_GROUP_ROWS, part.event_count - offset))
-        start = self.source.first_events[self.number] + offset
-        stop = start + min(ROW_GROUP_ROWS, part.event_count - offset)
+        part = self.source.parts[self.number]
+        arrays = part.columns(self.columns, self.group)
+        self._check_rows(part, arrays)
+        start = self.source.first_events[self.number] + self.group * ROW_GROUP_ROWS
+        stop = start + group_rows(part.event_count, self.group)
         first, end = max(start, self.first_event), min(stop, self.end_event)
         if end <= first:
             return []
@@ -177,21 +214,11 @@ class _GroupReading:
             arrays = {name: array[first - start : end - start] for name, array in arrays.items()}
         return [EventBatch(EventIndex(first), end - first, arrays)]
 
-    def _decode(self, part: EventPart, event_count: int) -> dict[str, Column]:
-        content = part.read()
-        try:
-            file = pq.ParquetFile(pa.BufferReader(content))
-            table = file.read_row_group(self.group, columns=list(self.columns), use_threads=False)
-            arrays = {name: _numpy_column(table.column(name), EVENT_COLUMNS[name]) for name in self.columns}
-        except PARQUET_ERRORS as error:
-            raise TraceTruncated(f"{part.where} is damaged: {first_line(error)}.") from error
-        if file.metadata.num_rows != part.event_count or table.num_rows != event_count:
-            raise TraceTruncated(f"{part.where} is damaged: it does not hold the {part.event_count} events it should.")
+    def _check_rows(self, part: EventPart, arrays: Mapping[str, Column]) -> None:
         for name, array in arrays.items():
             row_count = self.source.row_counts.get(name)
             if row_count is not None and len(array) and int(array.max()) >= row_count:
                 raise TraceTruncated(f"{part.where} is damaged: its {name} column names rows that do not exist.")
-        return arrays
 
 
 def _arrow_column(name: str, column: Column) -> pa.Array:
@@ -217,6 +244,7 @@ def _window_json(window: PartWindow) -> str:
         "first_record": window.first_record,
         "record_count": window.record_count,
         "records_lost": window.records_lost,
+        "last_time_ns": window.last_time_ns,
         "removed": window.removed,
         "marks": [(mark.row, mark.name, mark.step, mark.time_ns) for mark in window.marks],
     }

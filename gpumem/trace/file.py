@@ -15,10 +15,18 @@ import numpy as np
 
 from gpumem.errors import OutputUnwritable, TargetExists, TraceForeign, TraceTruncated
 from gpumem.trace import tables
-from gpumem.trace.event_parts import ROW_GROUP_ROWS, EventPart, PartEvents, encode_events
+from gpumem.trace.event_parts import ROW_GROUP_ROWS, ParquetPart, PartEvents, encode_events
 from gpumem.trace.meta import decode_meta, encode_meta
-from gpumem.trace.model import EVENT_COLUMNS, Column, Trace
-from gpumem.trace.zip_parts import Member, ReadOnlyFile, ZipReader, ZipWriter, read_member
+from gpumem.trace.model import EVENT_COLUMNS, Column, Trace, TraceMeta
+from gpumem.trace.zip_parts import (
+    Member,
+    ReadOnlyFile,
+    ZipReader,
+    ZipWriter,
+    find_member,
+    member_header_bytes,
+    read_member,
+)
 
 META_MEMBER = "meta.json"
 PART_NUMBER_LIMIT = 10**6
@@ -27,6 +35,12 @@ PART_NUMBER_LIMIT = 10**6
 def part_member(number: int) -> str:
     """Name of the member that holds event part `number`."""
     return f"events/{number:06d}.parquet"
+
+
+def read_part(file: ReadOnlyFile, data_offset: int) -> tuple[Member, bytes]:
+    """The event part whose bytes begin at `data_offset` of a growing trace; raises TraceTruncated if none."""
+    member = find_member(file, data_offset - member_header_bytes(part_member(0)))
+    return member, read_member(file, member)
 
 
 def table_member(name: str) -> str:
@@ -40,9 +54,7 @@ def read_trace(path: Path) -> Trace:
     Raises TraceNotFound, TraceForeign, TraceTruncated or TraceVersionUnsupported.
     """
     archive = ZipReader(path)
-    if META_MEMBER not in archive.members:
-        raise TraceForeign(f"{path} is a ZIP file but no trace: it has no {META_MEMBER}.")
-    meta, part_events = decode_meta(archive.read(META_MEMBER), str(path))
+    meta, part_events = _meta_of(archive)
 
     def content(name: str) -> tuple[bytes, str]:
         member = table_member(name)
@@ -70,6 +82,11 @@ def read_trace(path: Path) -> Trace:
         marks=tables.decode_marks(*content("marks")),
         initial_blocks=tables.decode_initial_blocks(*content("initial_blocks")),
     )
+
+
+def read_meta(path: Path) -> tuple[TraceMeta, list[int]]:
+    """The facts of the trace in `path` and the events of each of its parts; raises what `read_trace` raises."""
+    return _meta_of(ZipReader(path))
 
 
 def write_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
@@ -101,7 +118,13 @@ def append_tables(writer: ZipWriter, trace: Trace, part_events: Sequence[int]) -
     writer.append(META_MEMBER, encode_meta(trace.meta, part_events))
 
 
-def _parts(archive: ZipReader, part_events: Sequence[int]) -> Iterator[EventPart]:
+def _meta_of(archive: ZipReader) -> tuple[TraceMeta, list[int]]:
+    if META_MEMBER not in archive.members:
+        raise TraceForeign(f"{archive.path} is a ZIP file but no trace: it has no {META_MEMBER}.")
+    return decode_meta(archive.read(META_MEMBER), str(archive.path))
+
+
+def _parts(archive: ZipReader, part_events: Sequence[int]) -> Iterator[ParquetPart]:
     for number, event_count in enumerate(part_events):
         member = archive.members.get(part_member(number))
         if member is None:
@@ -109,9 +132,9 @@ def _parts(archive: ZipReader, part_events: Sequence[int]) -> Iterator[EventPart
         yield event_part(archive.file, member, event_count)
 
 
-def event_part(file: ReadOnlyFile, member: Member, event_count: int) -> EventPart:
+def event_part(file: ReadOnlyFile, member: Member, event_count: int) -> ParquetPart:
     """The part in `member` of `file`, to stream."""
-    return EventPart(event_count, partial(read_member, file, member), f"{file.path}, {member.name}")
+    return ParquetPart(event_count, partial(read_member, file, member), f"{file.path}, {member.name}")
 
 
 def _rows_of(trace: Trace, row_count: int) -> Iterator[dict[str, Column]]:

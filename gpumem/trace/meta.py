@@ -50,12 +50,23 @@ def decode_meta(content: bytes, where: str) -> tuple[TraceMeta, list[int]]:
     if not isinstance(parts, list) or not all(_is_count(count) for count in parts):
         raise TraceTruncated(f"{where} is damaged: meta.json does not count the events of its parts.")
     try:
-        devices = [_facts(DeviceFacts, device) for device in _list(fields.get("devices", []))]
-        meta = _facts(TraceMeta, {**fields, "devices": (), "source": TraceSource.NONE})
+        devices = [facts_of(DeviceFacts, device) for device in _list(fields.get("devices", []))]
+        meta = facts_of(TraceMeta, {**fields, "devices": (), "source": TraceSource.NONE})
         meta = dataclasses.replace(meta, devices=tuple(devices), source=TraceSource(fields.get("source")))
     except (ValueError, TypeError) as error:
         raise TraceTruncated(f"{where} is damaged: meta.json: {error}.") from error
     return meta, parts
+
+
+def facts_of(kind: type[Facts], fields: object) -> Facts:
+    """A `kind` from JSON fields, each checked against the type of the field's default or annotation."""
+    if not isinstance(fields, dict):
+        raise TypeError("an object was expected")
+    values: dict[str, object] = {}
+    for field in dataclasses.fields(kind):
+        if field.name in fields:
+            values[field.name] = _checked(field.name, str(field.type), fields[field.name])
+    return kind(**values)  # type: ignore[arg-type]
 
 
 def _check_version(version: object, where: str) -> None:
@@ -66,17 +77,6 @@ def _check_version(version: object, where: str) -> None:
         raise TraceVersionUnsupported(
             f"{where} has format version {version}; this gpumem reads version {_MAJOR}. Update gpumem, or record again."
         )
-
-
-def _facts(kind: type[Facts], fields: object) -> Facts:
-    """A `kind` from JSON fields, each checked against the type of the field's default or annotation."""
-    if not isinstance(fields, dict):
-        raise TypeError("an object was expected")
-    values: dict[str, object] = {}
-    for field in dataclasses.fields(kind):
-        if field.name in fields:
-            values[field.name] = _checked(field.name, str(field.type), fields[field.name])
-    return kind(**values)  # type: ignore[arg-type]
 
 
 def _checked(name: str, annotation: str, value: object) -> object:

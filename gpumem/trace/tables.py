@@ -116,7 +116,7 @@ def decode_stacks(content: bytes, where: str, frame_count: int) -> StackTable:
     stacks = StackTable(_numbers(table["parent"]), _numbers(table["frame"]))
     if len(stacks.frames) and int(stacks.frames.max()) >= frame_count:
         raise TraceTruncated(f"{where} is damaged: it names frames that do not exist.")
-    _check_links(stacks.parents, where)
+    check_links(stacks.parents, where)
     return stacks
 
 
@@ -124,7 +124,7 @@ def decode_scopes(content: bytes, where: str) -> ScopeTable:
     """The scopes table, its links checked."""
     table = _decode("scopes", content, where)
     scopes = ScopeTable(_numbers(table["parent"]), table["name"].to_pylist())
-    _check_links(scopes.parents, where)
+    check_links(scopes.parents, where)
     return scopes
 
 
@@ -165,6 +165,18 @@ def decode_initial_blocks(content: bytes, where: str) -> list[InitialBlock]:
         return InitialBlock(**{**values, "state": BlockState(values["state"])})
 
     return _rows("initial_blocks", content, where, block)
+
+
+def check_links(parents: npt.NDArray[np.uint32], where: str) -> None:
+    """Raises TraceTruncated unless `parents` leads from every row to row 0: jumps double until all are there."""
+    if not len(parents) or int(parents.max()) >= len(parents) or parents[0]:
+        raise TraceTruncated(f"{where} is damaged: its links name rows that do not exist.")
+    jumps = parents
+    for _ in range(len(parents).bit_length() + 1):
+        if not jumps.any():
+            return
+        jumps = jumps[jumps]
+    raise TraceTruncated(f"{where} is damaged: its links go in a circle.")
 
 
 def _reading_fields(row: Reading) -> tuple[object, ...]:
@@ -228,15 +240,3 @@ def _rows(name: str, content: bytes, where: str, make: Callable[..., Row]) -> li
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.uint32]:
     numbers: npt.NDArray[np.uint32] = column.combine_chunks().to_numpy(zero_copy_only=False)
     return numbers
-
-
-def _check_links(parents: npt.NDArray[np.uint32], where: str) -> None:
-    """Raises unless following `parents` ends at row 0 from every row: jumps double until all are there."""
-    if not len(parents) or int(parents.max()) >= len(parents) or parents[0]:
-        raise TraceTruncated(f"{where} is damaged: its links name rows that do not exist.")
-    jumps = parents
-    for _ in range(len(parents).bit_length() + 1):
-        if not jumps.any():
-            return
-        jumps = jumps[jumps]
-    raise TraceTruncated(f"{where} is damaged: its links go in a circle.")

@@ -143,6 +143,21 @@ def find_members(file: ReadOnlyFile, end_offset: int) -> list[Member]:
     return members
 
 
+def is_finished_zip(path: Path) -> bool:
+    """Whether the file ends in a ZIP directory, which a growing one has not yet."""
+    return zipfile.is_zipfile(path)
+
+
+def find_member(file: ReadOnlyFile, header_offset: int) -> Member:
+    """The member whose local header stands at `header_offset`; raises TraceTruncated when there is none."""
+    return _read_local_header(file, header_offset)
+
+
+def member_header_bytes(name: str) -> int:
+    """Bytes of the local header of a member called `name` that is smaller than 4 GiB."""
+    return _LOCAL.size + len(name.encode())
+
+
 class ZipWriter:
     """A ZIP that grows member by member; readable as a ZIP once `finish` has written its directory."""
 
@@ -179,7 +194,9 @@ class ZipWriter:
 
     def finish(self) -> None:
         """Writes the central directory and closes the file."""
-        self._write(self.end_offset, _central_directory(self.members, self.end_offset))
+        directory = _central_directory(self.members, self.end_offset)
+        self._write(self.end_offset, directory)
+        self._shorten(self.end_offset + len(directory))  # a write that failed may have left more
         self.close()
 
     def close(self) -> None:
@@ -198,6 +215,12 @@ class ZipWriter:
         reading = ReadOnlyFile(self.path)
         self.members = find_members(reading, cut_offset)
         reading.close()
+
+    def _shorten(self, byte_count: int) -> None:
+        try:
+            os.ftruncate(self._descriptor, byte_count)
+        except OSError as error:
+            raise OutputUnwritable(f"{self.path} cannot be written: {error.strerror}.") from error
 
     def _write(self, offset: int, content: bytes | memoryview) -> None:
         view = memoryview(content)

@@ -1,0 +1,134 @@
+"""Opening any trace: what a file is, is told by its content.
+
+Owns: telling formats apart, folders of traces, and the sentence for what is none. Must not know: any format's inside.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+
+from gpumem.errors import TraceForeign, TraceNotFound, TraceTruncated
+from gpumem.importers.journal import read_journal
+from gpumem.trace.file import read_trace
+from gpumem.trace.journal import target_of
+from gpumem.trace.journal_layout import JOURNAL_MAGIC
+from gpumem.trace.model import Trace
+from gpumem.trace.zip_parts import LOCAL_SIGNATURE, is_finished_zip
+
+_SNIFFED_BYTES = 4096
+_PICKLE_PROTOCOLS = frozenset(bytes((0x80, protocol)) for protocol in range(2, 6))
+
+
+class TraceFormat(Enum):
+    """What a file is, by its first bytes."""
+
+    TRACE = "a gpumem trace"
+    PART = "the growing part of a recording"
+    JOURNAL = "a gpumem journal"
+    PICKLE = "a pickle"
+    JSON = "JSON"
+    EMPTY = "an empty file"
+    UNKNOWN = "no trace"
+
+
+def open_trace(path: Path | str) -> Trace:
+    """The trace in a file, or in a folder that holds just one.
+
+    Raises TraceNotFound, TraceForeign, TraceTruncated or TraceVersionUnsupported.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return _open_file(path)
+    found = find_traces(path)
+    if len(found) > 1:
+        names = ", ".join(entry.name for entry in found)
+        raise TraceNotFound(f"{path} holds {len(found)} traces; name one of {names}.")
+    return _open_file(found[0])
+
+
+def open_traces(path: Path | str) -> list[Trace]:
+    """The trace in a file, or all traces in a folder, in the order of their names."""
+    path = Path(path)
+    return [_open_file(entry) for entry in find_traces(path)] if path.is_dir() else [_open_file(path)]
+
+
+def find_traces(folder: Path) -> list[Path]:
+    """The traces and journals in `folder`, by name; raises TraceNotFound when there are none."""
+    try:
+        files = sorted(entry for entry in folder.iterdir() if entry.is_file())
+    except OSError as error:
+        raise TraceNotFound(f"{folder} cannot be read: {error.strerror}.") from error
+    found = [entry for entry in files if find_format(entry) in (TraceFormat.TRACE, TraceFormat.JOURNAL)]
+    if not found:
+        raise TraceNotFound(f"{folder} holds no trace; record one with gpumem run -o {folder}/ SCRIPT.")
+    return found
+
+
+def find_format(path: Path) -> TraceFormat:
+    """What the file is, by its content; raises TraceNotFound when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_SNIFFED_BYTES)
+    except FileNotFoundError:
+        raise TraceNotFound(f"{path} does not exist.") from None
+    except OSError as error:
+        raise TraceNotFound(f"{path} cannot be read: {error.strerror}.") from error
+    if head.startswith(JOURNAL_MAGIC):
+        return TraceFormat.JOURNAL
+    if head.startswith(LOCAL_SIGNATURE):
+        return TraceFormat.TRACE if is_finished_zip(path) or b"events/" not in head[:64] else TraceFormat.PART
+    if head[:2] in _PICKLE_PROTOCOLS:
+        return TraceFormat.PICKLE
+    if head.lstrip()[:1] in (b"{", b"["):
+        return TraceFormat.JSON
+    return TraceFormat.UNKNOWN if head else TraceFormat.EMPTY
+
+
+def _open_file(path: Path) -> Trace:
+    if not path.exists() and target_of(path).exists() and path.name.endswith(".journal"):
+        path = target_of(path)  # finished since its name was looked up
+    if path.exists() and not path.is_file():
+        raise TraceForeign(f"{path} is no file.")
+    return _READERS[find_format(path)](path)
+
+
+def _refuse_part(path: Path) -> Trace:
+    journal = path.with_name(path.name.removesuffix(".part") + ".journal")
+    if journal.exists():
+        raise TraceForeign(f"{path} is the growing part of a recording; open {journal} instead.")
+    raise TraceTruncated(
+        f"{path} is cut off, or the growing part of a recording whose journal is gone: it has no directory.",
+        offset=os.stat(path).st_size,
+    )
+
+
+def _refuse_pickle(path: Path) -> Trace:
+    raise TraceForeign(
+        f"{path} is a pickle, as PyTorch writes its memory snapshots; this version does not read it yet."
+    )
+
+
+def _refuse_json(path: Path) -> Trace:
+    raise TraceForeign(f"{path} is JSON; this version reads no trace from JSON.")
+
+
+def _refuse_empty(path: Path) -> Trace:
+    raise TraceTruncated(f"{path} is empty.", offset=0)
+
+
+def _refuse_unknown(path: Path) -> Trace:
+    raise TraceForeign(f"{path} is no trace: it is neither a .gpumem file nor a journal of a recording.")
+
+
+_READERS: Mapping[TraceFormat, Callable[[Path], Trace]] = {
+    TraceFormat.TRACE: read_trace,
+    TraceFormat.PART: _refuse_part,
+    TraceFormat.JOURNAL: read_journal,
+    TraceFormat.PICKLE: _refuse_pickle,
+    TraceFormat.JSON: _refuse_json,
+    TraceFormat.EMPTY: _refuse_empty,
+    TraceFormat.UNKNOWN: _refuse_unknown,
+}

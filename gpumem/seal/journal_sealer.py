@@ -1,0 +1,234 @@
+"""One journal sealed: full windows to parts while its process runs, a finished trace at the end.
+
+Owns: the window states from FULL to SEALED, the growing part file and the holes punched into the journal. There is one
+sealer of a journal at a time, by a lock on it. Must not know: which journals a run has and when they end (seal/run.py).
+
+To seal a window: write its part behind the last published end, store offset and length in the window's entry, store
+SEALED, only then punch. A sealer that is killed anywhere leaves a part file whose published end the next one takes it
+back to. The target appears complete or never.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from gpumem.errors import InputError, OutputUnwritable, TraceNotFound, TraceTruncated
+from gpumem.seal.linux import punch_hole, rename_to_free_name
+from gpumem.seal.part_copy import copy_parts, has_superseded
+from gpumem.trace.entries import JournalEntries
+from gpumem.trace.event_parts import PartEvents, PartWindow, decode_window, encode_events
+from gpumem.trace.file import append_tables, event_part, part_member, read_meta, read_part
+from gpumem.trace.journal import Journal, Window, part_of, target_of
+from gpumem.trace.journal_facts import JournalFacts
+from gpumem.trace.journal_layout import WindowKind, WindowState
+from gpumem.trace.journal_trace import make_tables, make_trace
+from gpumem.trace.record_columns import window_events
+from gpumem.trace.zip_parts import ReadOnlyFile, ZipWriter
+
+
+class JournalBusy(InputError):
+    """Another process seals this journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedTrace:
+    """A journal that became a trace; `wanted_path` was taken when `path` is another one."""
+
+    journal: Path
+    path: Path
+    wanted_path: Path
+    pid: int
+    event_count: int
+    ended_by: str
+
+
+class JournalSealer:
+    """The one sealer of a journal, from opening to `close` or `finish`."""
+
+    def __init__(self, path: Path) -> None:
+        """Locks the journal; raises JournalBusy when it is locked, and what Journal raises."""
+        self.path = path
+        self._lock = _lock(path)
+        try:
+            self.journal = Journal(path, writable=True)
+            self._entries = JournalEntries(self.journal)
+            self._writer: ZipWriter | None = None
+            self._parts: list[PartWindow] = []
+            self._next_window = 0
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def seal_full_windows(self) -> int:
+        """Seals the full windows that nothing open stands before; returns how many. Raises OutputUnwritable."""
+        return self._seal_windows(only_full=True)
+
+    def finish(self, ended_by: str, *, target: Path | None = None, replace: bool = False) -> FinishedTrace:
+        """Seals what is left, writes the tables and gives the trace its name; the journal is removed.
+
+        A target that exists is kept unless `replace`: the trace is then finished as NAME.1.gpumem and so on.
+        """
+        wanted = target or self._target()
+        finished = self._find_finished(wanted)
+        if finished is None:
+            self._seal_windows(only_full=False)
+            finished = self._finish(ended_by, wanted, replace)
+        self.path.unlink(missing_ok=True)
+        part_of(self._target()).unlink(missing_ok=True)
+        self.close()
+        return finished
+
+    def discard(self) -> None:
+        """Removes the journal and what was sealed of it."""
+        self.path.unlink(missing_ok=True)
+        part_of(self._target()).unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the journal as it is."""
+        if self._writer is not None:
+            self._writer.close()
+        os.close(self._lock)
+        self.journal.close()
+
+    def _target(self) -> Path:
+        self._entries.update()
+        return JournalFacts(self._entries.facts, str(self.path)).target or target_of(self.path)
+
+    def _seal_windows(self, *, only_full: bool) -> int:
+        sealed_count = 0
+        for window in self.journal.windows(WindowKind.RECORDS, self._next_window):
+            if window.state is WindowState.OPEN and only_full:
+                break
+            if self._writer is None:
+                self._writer = self._open_part()
+            if window.state is not WindowState.SEALED:
+                self._seal(self._writer, window)
+                sealed_count += 1
+            self._next_window = window.number + 1
+        return sealed_count
+
+    def _open_part(self) -> ZipWriter:
+        """The part file, taken back to its published end; what it holds is known again."""
+        path = part_of(self._target())
+        sealed = [w for w in self.journal.windows(WindowKind.RECORDS) if w.state is WindowState.SEALED]
+        published = max((window.part_offset + window.part_bytes for window in sealed), default=0)
+        if published and not path.exists():
+            raise TraceTruncated(f"{path} is gone: it held the sealed part of the recording {self.path}.")
+        writer = ZipWriter(path, cut_offset=published if path.exists() else None)
+        file = ReadOnlyFile(path)
+        for window in sealed:
+            self._punch(window)
+            if window.part_bytes:
+                member, content = read_part(file, window.part_offset)
+                where = f"{path}, {member.name}"
+                self._parts.append(decode_window(content, where))
+        file.close()
+        return writer
+
+    def _seal(self, writer: ZipWriter, window: Window) -> None:
+        found = self.journal.read_records(window)
+        assert found is not None, "only the holder of the lock seals"
+        self._entries.update()
+        made = window_events(
+            window,
+            found,
+            started_ns=self.journal.started_monotonic_ns,
+            superseded=JournalFacts(self._entries.facts, str(self.path)).superseded,
+            first_mark=sum(len(part.marks) for part in self._parts),
+        )
+        entry = self.journal.entries[window.number : window.number + 1]
+        offset = byte_count = 0
+        if made.window.row_count:
+            member = writer.append(part_member(len(self._parts)), encode_events(made.columns, made.window))
+            offset, byte_count = member.data_offset, member.byte_count
+            self._parts.append(made.window)
+        entry["part_offset"], entry["part_bytes"] = offset, byte_count
+        self.journal.header["part_published_bytes"] = writer.end_offset
+        entry["state"] = WindowState.SEALED
+        self._punch(window)
+
+    def _punch(self, window: Window) -> None:
+        punch_hole(self._lock, window.offset, window.byte_count)
+
+    def _finish(self, ended_by: str, wanted: Path, replace: bool) -> FinishedTrace:
+        facts = JournalFacts(self._entries.facts, str(self.path))
+        tables = make_tables(self.journal, self._entries, facts)
+        writer, windows = self._final_parts(facts, wanted)
+        part_events = [window.row_count for window in windows]
+        file = ReadOnlyFile(writer.path)
+        members = zip(writer.members, part_events, strict=True)
+        events = PartEvents([event_part(file, *member) for member in members], tables.row_counts())
+        trace = make_trace(wanted, self.journal, self._entries, tables, facts, events, windows, ended_by=ended_by)
+        append_tables(writer, trace, part_events)
+        writer.finish()
+        path = _give_name(writer.path, wanted, replace=replace)
+        return FinishedTrace(self.path, path, wanted, self.journal.pid, trace.event_count, ended_by)
+
+    def _final_parts(self, facts: JournalFacts, wanted: Path) -> tuple[ZipWriter, list[PartWindow]]:
+        """The file that shall get the target's name and its parts: the growing one, or a copy where that has events
+        that the state found replaces, or stands in another folder."""
+        if self._writer is None:
+            self._writer = self._open_part()
+        superseded = facts.superseded
+        same_folder = self._writer.path.parent.resolve() == wanted.parent.resolve()
+        if same_folder and not has_superseded(self._writer, self._parts, superseded):
+            return self._writer, self._parts
+        copy_path = wanted.with_name(f".{wanted.name}.{self.journal.pid}.finishing")
+        copy_path.unlink(missing_ok=True)
+        return copy_parts(self._writer, self._parts, superseded, copy_path)
+
+    def _find_finished(self, wanted: Path) -> FinishedTrace | None:
+        """The trace of this journal that a sealer finished before it was killed, or None."""
+        for path in _names(wanted):
+            if not path.exists():
+                return None
+            try:
+                meta, part_events = read_meta(path)
+            except InputError:
+                continue  # something else has the name
+            journal = self.journal
+            ours = (journal.run_id, journal.pid, journal.started_monotonic_ns)
+            if (meta.run_id, meta.pid, meta.started_monotonic_ns) == ours and meta.ended_by != "running":
+                return FinishedTrace(self.path, path, wanted, journal.pid, sum(part_events), meta.ended_by)
+        return None
+
+
+def _lock(path: Path) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise TraceNotFound(f"{path} does not exist.") from None
+    except OSError as error:
+        raise OutputUnwritable(f"{path} cannot be written: {error.strerror}.") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+    except BlockingIOError:
+        os.close(descriptor)
+        raise JournalBusy(f"{path} is being sealed by another process; wait until it has finished.") from None
+    os.close(descriptor)
+    raise TraceNotFound(f"{path} was finished meanwhile.")
+
+
+def _give_name(source: Path, wanted: Path, *, replace: bool) -> Path:
+    try:
+        if replace:
+            source.replace(wanted)
+            return wanted
+        return next(path for path in _names(wanted) if rename_to_free_name(source, path))
+    except OSError as error:
+        raise OutputUnwritable(f"{wanted} cannot be written: {error.strerror}.") from error
+
+
+def _names(wanted: Path) -> Iterator[Path]:
+    """`NAME.gpumem`, then `NAME.1.gpumem` and so on."""
+    yield wanted
+    for number in count(1):
+        yield wanted.with_name(f"{wanted.stem}.{number}{wanted.suffix}")

@@ -69,7 +69,7 @@ class JournalFacts:
                 "versions": self._object("versions"),
                 "settings": self._value("settings") or "",
                 "stacks_off": self._value("stacks_off"),
-                "notes": [text for _, text in sorted(self._numbered("note"))],
+                "notes": list(self._notes()),
                 "source": TraceSource(self._value("source") or "none"),
             }
             meta = facts_of(TraceMeta, fields | known)
@@ -121,6 +121,13 @@ class JournalFacts:
 
     def _devices(self) -> set[int]:
         return {device for device, _ in (*self._numbered("device"), *self._numbered("torch_end"))}
+
+    def _notes(self) -> Iterator[object]:
+        """The sentences of `note:<n>` by number, then those of other note keys."""
+        keys = [key for key in self._texts if key.startswith("note:")]
+        numbers = {key: key.partition(":")[2] for key in keys}
+        for key in sorted(keys, key=lambda key: (not numbers[key].isdecimal(), len(numbers[key]), key)):
+            yield self._value(key)
 
     def _numbered(self, key: str) -> Iterator[tuple[int, object]]:
         for text in self._texts:

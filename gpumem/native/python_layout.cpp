@@ -57,6 +57,8 @@ constexpr uint32_t kFirstTraceableBeforeStart = 16;
 constexpr uint32_t kVersionAfterFirstLine = 24;
 constexpr uint32_t kCompactAfterAscii = 16;
 
+constexpr uint32_t kObjectType = 8;  // any object: its type, in builds that trace no references
+
 template <typename Symbol>
 bool find_symbol(const char* name, Symbol* symbol) {
   void* found = dlsym(RTLD_DEFAULT, name);
@@ -101,11 +103,11 @@ gm_status find_layout_by_table(unsigned long version, PythonLayout* layout, char
   const uint64_t* table = nullptr;
   if (!find_symbol("_PyRuntime", &table) || std::memcmp(table, kDebugCookie, sizeof(uint64_t)) != 0 ||
       table[kVersion] != version) {
-    return refuse(reason, capacity, "stacks are off: this Python 3.13 hides its table of offsets.");
+    return refuse(reason, capacity, "Stacks are off: this Python 3.13 hides its table of offsets.");
   }
   if (table[kFreeThreaded] != 0) {
     return refuse(reason, capacity,
-                  "stacks are off: this is a free-threaded Python; run the program with the standard build.");
+                  "Stacks are off: this is a free-threaded Python; run the program with the standard build.");
   }
   *layout = read_debug_table(table);
   return GM_OK;
@@ -122,7 +124,7 @@ gm_status find_layout(unsigned long version, PythonLayout* layout, char* reason,
       return GM_OK;
     }
   }
-  std::snprintf(reason, capacity, "stacks are off: gpumem walks CPython 3.11 to 3.13, this is %u.%u%s.", major, minor,
+  std::snprintf(reason, capacity, "Stacks are off: gpumem walks CPython 3.11 to 3.13, this is %u.%u%s.", major, minor,
                 is_final_or_candidate ? "" : " before its release");
   return GM_UNSUPPORTED;
 }
@@ -145,6 +147,17 @@ bool is_layout_plausible(const Python& python, const PythonLayout& layout) {
   const char* state = python.find_thread_state();
   if (state == nullptr || !find_symbol("PyThreadState_GetInterpreter", &find_interpreter)) return false;
   return load<const char*>(state, layout.thread_interpreter) == find_interpreter(state);
+}
+
+bool has_type(const char* object, const char* type_symbol) {
+  const char* type = nullptr;
+  return object != nullptr && find_symbol(type_symbol, &type) && load<const char*>(object, kObjectType) == type;
+}
+
+template <typename Value>
+bool is_answered(const char* function_symbol, const char* object, Value expected) {
+  Value (*ask)(const char*) = nullptr;
+  return find_symbol(function_symbol, &ask) && ask(object) == expected;
 }
 
 void append_code_point(std::string* utf8, uint32_t point) {
@@ -182,18 +195,31 @@ void append_units(std::string* utf8, RawText text) {
 gm_status find_python(Python* python, PythonLayout* layout, char* reason, size_t capacity) {
   const unsigned long* version = nullptr;
   if (!find_symbol("Py_Version", &version) || !find_functions(python)) {
-    return refuse(reason, capacity, "stacks are off: this process exports no CPython 3.11 or later.");
+    return refuse(reason, capacity, "Stacks are off: this process exports no CPython 3.11 or later.");
   }
   void* traced_references = nullptr;
   if (find_symbol("PyModule_Create2TraceRefs", &traced_references)) {
-    return refuse(reason, capacity, "stacks are off: this Python was built to trace references (Py_TRACE_REFS).");
+    return refuse(reason, capacity, "Stacks are off: this Python was built to trace references (Py_TRACE_REFS).");
   }
   const gm_status status = find_layout(*version, layout, reason, capacity);
   if (status != GM_OK) return status;
   if (!is_layout_plausible(*python, *layout)) {
-    return refuse(reason, capacity, "stacks are off: this Python's thread state is laid out in an unknown way.");
+    return refuse(reason, capacity, "Stacks are off: this Python's thread state is laid out in an unknown way.");
   }
   return GM_OK;
+}
+
+bool is_code_as_laid_out(const PythonLayout& layout, const char* code) {
+  if (!has_type(code, "PyCode_Type")) return false;
+  const char* file = load<const char*>(code, layout.code_file);
+  const char* name = load<const char*>(code, layout.code_name);
+  const char* table = load<const char*>(code, layout.code_line_table);
+  if (!has_type(file, "PyUnicode_Type") || !has_type(name, "PyUnicode_Type") || !has_type(table, "PyBytes_Type")) {
+    return false;
+  }
+  const RawBytes bytes = read_bytes(layout, table);
+  return is_answered("PyUnicode_GetLength", name, read_text(layout, name).count) &&
+         is_answered("PyBytes_Size", table, bytes.length) && is_answered("PyBytes_AsString", table, bytes.start);
 }
 
 RawText read_text(const PythonLayout& layout, const char* text) {

@@ -55,6 +55,9 @@ struct Python {
 // GM_UNSUPPORTED with a sentence in `reason` when this process's interpreter is none we know.
 gm_status find_python(Python* python, PythonLayout* layout, char* reason, size_t capacity);
 
+// Whether a code object of this process holds what the layout says, as far as CPython's own answers show.
+bool is_code_as_laid_out(const PythonLayout& layout, const char* code);
+
 template <typename Value>
 inline Value load(const char* object, uint32_t offset) {
   Value value;

@@ -48,6 +48,10 @@ uint64_t fold(uint64_t left, uint64_t right) {
   return product.high ^ product.low;
 }
 
+bool is_on() {
+  return g_state.load(std::memory_order_acquire) == WalkerState::On;
+}
+
 uint64_t mix(uint64_t word) {
   word *= kHighFactor;
   return word ^ word >> 32;
@@ -154,7 +158,7 @@ class FrameHasher {
 
 // The calling thread's innermost frame; null without Python, in a sub-interpreter and while finalising.
 const char* current_frame() {
-  if (g_state.load(std::memory_order_acquire) != WalkerState::On || g_python.is_initialized() == 0) return nullptr;
+  if (g_python.is_initialized() == 0) return nullptr;
   const char* state = g_python.find_thread_state();
   if (state == nullptr || load<const char*>(state, g_layout.thread_interpreter) != g_python.main_interpreter) {
     return nullptr;
@@ -260,16 +264,26 @@ gm_status start_walker(char* reason, size_t capacity) {
   const WalkerState state = g_state.load(std::memory_order_acquire);
   if (state == WalkerState::On) return GM_OK;
   if (state == WalkerState::Off) {
-    std::snprintf(reason, capacity, "stacks are off: they were switched off earlier in this process.");
+    std::snprintf(reason, capacity, "Stacks are off: they were switched off earlier in this process.");
     return GM_UNSUPPORTED;
   }
   const gm_status status = find_python(&g_python, &g_layout, reason, capacity);
-  if (status == GM_OK) g_state.store(WalkerState::On, std::memory_order_release);
-  return status;
+  if (status != GM_OK) return status;
+  uint32_t depth = 0;
+  bool is_known = true;
+  visit_frames(current_frame(), [&](const char* code, uint32_t) {
+    if (depth++ == 0) is_known = is_code_as_laid_out(g_layout, code);
+  });
+  if (!is_known) {
+    std::snprintf(reason, capacity, "Stacks are off: this Python's code objects are laid out in an unknown way.");
+    return GM_UNSUPPORTED;
+  }
+  g_state.store(WalkerState::On, std::memory_order_release);
+  return GM_OK;
 }
 
 uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches) {
-  const char* innermost = current_frame();
+  const char* innermost = is_on() ? current_frame() : nullptr;
   if (innermost == nullptr) return 0;
   const Hash128 key = hash_stack(innermost);
   uint32_t id = caches.stacks.find(key);
@@ -282,7 +296,7 @@ uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches) {
 
 uint32_t walk_current_stack(uint64_t* code_addresses, uint32_t* instruction_offsets, uint32_t capacity) {
   uint32_t written = 0;
-  return visit_frames(current_frame(), [&](const char* code, uint32_t offset) {
+  return visit_frames(is_on() ? current_frame() : nullptr, [&](const char* code, uint32_t offset) {
     if (written == capacity) return;
     code_addresses[written] = reinterpret_cast<uintptr_t>(code);
     instruction_offsets[written] = offset;

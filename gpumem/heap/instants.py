@@ -21,7 +21,6 @@ from gpumem.heap.levels import (
     merge_devices,
     sum_levels,
 )
-from gpumem.heap.prefetch import read_ahead
 from gpumem.trace.model import Mark, Trace
 from gpumem.trace.moments import (
     AtEvent,
@@ -98,7 +97,7 @@ def _find_peak(trace: Trace, of: PeakOf, devices: Devices) -> EventIndex:
     }[of]
     peak_event = EventIndex(-1)
     columns = tuple(dict.fromkeys(["kind", "device", "requested_bytes", basis_column(trace)]))
-    for batch in read_ahead(trace.event_batches(columns)):
+    for batch in trace.event_batches(columns):
         events = merge_devices(batch, devices)
         if not events.count:
             continue

@@ -55,14 +55,17 @@ class LevelColumns:
     pending_bytes: Bytes
     reserved_bytes: Bytes
 
+    def at(self, position: int) -> Levels:
+        """The levels after the event at this position of the batch."""
+        return Levels(*(int(curve[position if len(curve) > 1 else 0]) for curve in self.curves()))
+
     def last(self) -> Levels:
         """The levels after the last event."""
-        return Levels(
-            int(self.requested_bytes[-1]),
-            int(self.held_bytes[-1]),
-            int(self.pending_bytes[-1]),
-            int(self.reserved_bytes[-1]),
-        )
+        return self.at(-1)
+
+    def curves(self) -> tuple[Bytes, Bytes, Bytes, Bytes]:
+        """Requested, held, pending and reserved bytes."""
+        return self.requested_bytes, self.held_bytes, self.pending_bytes, self.reserved_bytes
 
 
 @dataclass(frozen=True, slots=True)

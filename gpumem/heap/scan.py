@@ -24,7 +24,6 @@ from gpumem.heap.levels import (
     split_by_device,
 )
 from gpumem.heap.live import LiveTable, apply_events, initial_table
-from gpumem.heap.prefetch import read_ahead
 from gpumem.trace.model import EventBatch, Trace
 from gpumem.vocabulary import Basis, DeviceOrdinal, EventIndex, EventKind
 
@@ -53,6 +52,7 @@ class DeviceScan:
     kind_counts: Sequence[int]
     peak_blocks: LiveTable
     """Blocks in use after the event of `held_peak`, pending ones included."""
+    oom_events: Sequence[EventIndex]
 
     def count(self, kind: EventKind) -> int:
         """Events of this kind in the window."""
@@ -89,6 +89,13 @@ def scan_trace(
     for batch in _batches(trace, kept, within.first + 1, within.last + 1):
         scanner.advance(batch)
     return [scanner.progress[device].finish() for device in sorted(scanner.progress)]
+
+
+def scan_nothing(trace: Trace, device: DeviceOrdinal, window: Window) -> DeviceScan:
+    """The scan of a device on which nothing happened."""
+    nothing = _Progress(device, basis_of(trace), Levels(), initial_table((), _kept_columns(trace, ("stack",))))
+    nothing.begin(window.first)
+    return nothing.finish()
 
 
 def live_at(
@@ -138,6 +145,7 @@ class _Progress:
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
     peak_base: LiveTable | None = None
     peak_batch: tuple[DeviceBatch, int] | None = None
+    oom_events: list[EventIndex] = field(default_factory=list)
 
     def begin(self, event: EventIndex) -> None:
         """Peaks and counts start here, at the levels after `event`."""
@@ -161,6 +169,9 @@ class _Progress:
         if self.basis is Basis.ALLOCATED:
             self.peaks["requested"].rise(levels.requested_bytes, events)
         self.peaks["reserved"].rise(levels.reserved_bytes, events)
+        if events.kind_counts[EventKind.OOM]:
+            rows = np.flatnonzero(events["kind"] == EventKind.OOM)
+            self.oom_events.extend(events.event_at(int(row)) for row in rows)
 
     def finish(self) -> DeviceScan:
         assert self.peak_base is not None, "begin() comes before finish()"
@@ -179,6 +190,7 @@ class _Progress:
             levels["active"],
             self.counts.tolist(),
             blocks,
+            tuple(self.oom_events),
         )
 
 
@@ -233,4 +245,4 @@ def _kept_columns(trace: Trace, carried: Sequence[str]) -> tuple[str, ...]:
 def _batches(trace: Trace, kept: Sequence[str], first: int, end: int) -> Iterator[EventBatch]:
     if end <= first:
         return iter(())
-    return read_ahead(trace.event_batches(["kind", "device", "address", *kept], first_event=first, end_event=end))
+    return trace.event_batches(["kind", "device", "address", *kept], first_event=first, end_event=end)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpumem.heap.live import find_last_rows
-from gpumem.heap.prefetch import read_ahead
 from gpumem.trace.model import Column, InitialBlock, Trace
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, PoolId, StreamId
 
@@ -59,7 +58,7 @@ def _segment_rows(trace: Trace, event: EventIndex) -> dict[str, Column]:
     wanted = np.zeros(256, dtype=np.bool_)
     wanted[[*_WHOLE, *_RANGES]] = True
     parts: dict[str, list[Column]] = {name: [] for name in _COLUMNS}
-    for batch in read_ahead(trace.event_batches(_COLUMNS, end_event=event + 1)) if event >= 0 else ():
+    for batch in trace.event_batches(_COLUMNS, end_event=event + 1) if event >= 0 else ():
         rows = np.flatnonzero(wanted.take(batch["kind"]))
         for name in _COLUMNS:
             parts[name].append(batch[name][rows])

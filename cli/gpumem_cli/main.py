@@ -1,0 +1,159 @@
+"""The gpumem command: its verbs, and the border at which errors become one sentence and an exit code.
+
+Owns: the table of commands, loaded when called for, and the exit codes: 0 done, 1 a check failed, 2 usage, 3 input or
+output. Must not know: what a command does. Nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import click
+
+from gpumem import __version__
+from gpumem.errors import GpumemError
+
+EXIT_INTERRUPTED = 130
+EXIT_USAGE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CommandPlace:
+    """Where a command lives, and its line in the list of commands."""
+
+    module: str
+    attribute: str
+    short_help: str
+
+
+COMMANDS = {
+    "run": CommandPlace("gpumem_cli.run", "run", "Record a program with no change to it."),
+    "summary": CommandPlace("gpumem_cli.summary", "summary", "Peaks, who holds them, the cache, NVML beside it."),
+    "timeline": CommandPlace("gpumem_cli.timeline", "timeline", "The curves of a trace, drawn in the terminal."),
+    "snapshot": CommandPlace("gpumem_cli.snapshot", "snapshot", "The heap at a moment: segments and their blocks."),
+    "import": CommandPlace("gpumem_cli.import_", "import_", "Make a .gpumem of a journal or another format."),
+    "doctor": CommandPlace("gpumem_cli.doctor", "doctor", "What works on this machine, and why not the rest."),
+    "demo": CommandPlace("gpumem_cli.demo", "demo", "What gpumem shows, on a recording that comes with it."),
+}
+
+MEANT = {
+    "summary": (
+        "peak",
+        "peaks",
+        "stats",
+        "stat",
+        "show",
+        "report",
+        "info",
+        "sites",
+        "memory",
+        "top",
+        "summarize",
+        "view",
+    ),
+    "timeline": ("plot", "graph", "curve", "curves", "chart", "time", "flame", "flamegraph", "history"),
+    "snapshot": ("heap", "segments", "segment", "blocks", "dump", "state", "at", "fragmentation"),
+    "run": ("record", "profile", "trace", "exec", "start", "attach"),
+    "import": ("convert", "finish", "seal", "recover"),
+    "doctor": ("check", "diagnose", "version", "status", "env"),
+    "demo": ("example", "sample", "tour", "try"),
+}
+"""Words that people try, by the command that answers them."""
+
+
+class CommandGroup(click.Group):
+    """The verbs of COMMANDS, each imported when it is called for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        command = getattr(importlib.import_module(place.module), place.attribute)
+        assert isinstance(command, click.Command), f"{place.module}.{place.attribute} is no command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.short_help) for name, place in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise click.UsageError(unknown_command(args[0]), ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", message="gpumem %(version)s")
+def gpumem() -> None:
+    """Where your GPU memory goes.
+
+    Record a training script with gpumem run train.py, then ask for its summary.
+    """
+
+
+def unknown_command(word: str) -> str:
+    """The sentence for a verb that is none: what it may have meant."""
+    from gpumem.render.text import printable
+
+    lowered = word.lower()
+    meant = next((name for name, words in MEANT.items() if lowered in words), None)
+    near = get_close_matches(lowered, COMMANDS, n=1)
+    candidate = meant or (near[0] if near else None)
+    if candidate is not None:
+        return f"There is no command '{printable(word)}'; for that, try gpumem {candidate}."
+    return f"There is no command '{printable(word)}'; the commands are {', '.join(COMMANDS)}."
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and leaves with its exit code."""
+    sys.exit(run_command_line(arguments))
+
+
+def run_command_line(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; the exit code."""
+    _make_streams_tolerant()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = gpumem.main(words, prog_name="gpumem", standalone_mode=False)
+    except GpumemError as error:
+        _say(str(error))
+        return error.exit_code
+    except click.UsageError as error:
+        _say(_usage_sentence(error))
+        return EXIT_USAGE
+    except click.ClickException as error:
+        _say(error.format_message())
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _make_streams_tolerant() -> None:
+    """Characters that the terminal's encoding lacks become escapes, not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _usage_sentence(error: click.UsageError) -> str:
+    command = error.ctx.command_path if error.ctx else "gpumem"
+    sentence = error.format_message().rstrip(".")
+    return f"{sentence}. See {command} --help."
+
+
+def _say(text: str) -> None:
+    from gpumem.render.text import printable
+
+    sentence = " ".join(line.strip() for line in text.splitlines() if line.strip())
+    click.echo(f"gpumem: {printable(sentence)}", err=True)

@@ -1,0 +1,70 @@
+"""The flags that commands share, and what they become.
+
+Owns: one spelling and one help text a flag. Must not know: what a command does with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gpumem.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpumem.heap.instants import Instant
+    from gpumem.trace.model import Trace
+    from gpumem.vocabulary import DeviceOrdinal
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Decorator = Callable[[Decorated], Decorated]
+
+MOMENTS = "start, end, peak, peak:reserved, oom, mark:NAME, step:N, event:N, 12.5s or -2s (from the end)"
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, for scripts, instead of text.")
+device_option = click.option(
+    "--device", type=click.IntRange(min=0), metavar="N", help="Only this device, by the program's own number."
+)
+from_option = click.option("--from", "from_moment", metavar="MOMENT", help=f"Only what came after: {MOMENTS}.")
+to_option = click.option("--to", "to_moment", metavar="MOMENT", help="Only what came before, the same words.")
+trace_argument = click.argument("trace", metavar="TRACE")
+traces_argument = click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
+
+
+def top_option(default: int, noun: str) -> Callable[[Decorated], Decorated]:
+    """`--top N`: how many of `noun` the text shows."""
+    return click.option(
+        "--top",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=default,
+        show_default=True,
+        help=f"How many {noun} to show; JSON has all.",
+    )
+
+
+def chosen_devices(trace: Trace, device: int | None) -> list[DeviceOrdinal] | None:
+    """The device asked for, None for all; raises UsageError, naming those it has, where the trace has not this one."""
+    from gpumem.vocabulary import DeviceOrdinal
+
+    if device is None:
+        return None
+    known = sorted(
+        {facts.device for facts in trace.meta.devices}
+        | {row.device for row in trace.streams[1:]}
+        | {block.device for block in trace.initial_blocks}
+        | {reading.device for reading in trace.readings}
+    )
+    if device not in known:
+        has = f"it has {', '.join(map(str, known))}" if known else "it has none"
+        raise UsageError(f"{trace.path} has no device {device}; {has}.")
+    return [DeviceOrdinal(device)]
+
+
+def find_moment(trace: Trace, text: str | None, devices: list[DeviceOrdinal] | None) -> Instant | None:
+    """The event that a moment's text means in the trace; None without text."""
+    from gpumem.heap.instants import find_instant
+    from gpumem.trace.moments import parse_moment
+
+    return None if text is None else find_instant(trace, parse_moment(text), devices=devices)

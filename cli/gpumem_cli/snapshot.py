@@ -1,0 +1,42 @@
+"""`gpumem snapshot`: the heap at a moment of a trace.
+
+Owns: its flags. Must not know: how findings are made or drawn.
+"""
+
+from __future__ import annotations
+
+import click
+
+from gpumem_cli import options
+
+TOP = 12
+
+
+@click.command(short_help="The heap at a moment: segments and their blocks.")
+@options.trace_argument
+@click.option("--at", "moment", metavar="MOMENT", default="end", show_default=True, help=f"When: {options.MOMENTS}.")
+@options.json_option
+@options.top_option(TOP, "segments")
+@options.device_option
+def snapshot(trace: str, moment: str, as_json: bool, top: int, device: int | None) -> None:
+    """Show the segments held at a moment, the blocks in them, and the NVML reading nearest to it.
+
+    TRACE is a .gpumem file or the journal of a running or killed program; the program itself is not asked.
+    """
+    from gpumem.analyses.snapshot import find_snapshot
+    from gpumem.importers.open import open_trace
+    from gpumem_cli.output import print_json, print_page
+
+    opened = open_trace(trace)
+    devices = options.chosen_devices(opened, device)
+    instant = options.find_moment(opened, moment, devices)
+    assert instant is not None, "--at has a default"
+    found = find_snapshot(opened, instant, devices=devices)
+    if as_json:
+        from gpumem.render import json
+
+        print_json(json.render_snapshot(found))
+    else:
+        from gpumem.render.terminal.snapshot import render_snapshot
+
+        print_page(lambda page: render_snapshot(found, page, top=top))

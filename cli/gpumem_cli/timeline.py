@@ -1,0 +1,43 @@
+"""`gpumem timeline`: the curves of a trace in the terminal.
+
+Owns: its flags. Must not know: how findings are made or drawn.
+"""
+
+from __future__ import annotations
+
+import click
+
+from gpumem_cli import options
+
+
+@click.command(short_help="The curves of a trace, drawn in the terminal.")
+@options.trace_argument
+@options.json_option
+@options.device_option
+@options.from_option
+@options.to_option
+def timeline(trace: str, as_json: bool, device: int | None, from_moment: str | None, to_moment: str | None) -> None:
+    """Draw requested and reserved bytes over time, with marks, steps and out-of-memory events.
+
+    TRACE is a .gpumem file or the journal of a running or killed program.
+    """
+    from gpumem.analyses.timeline import find_timeline
+    from gpumem.importers.open import open_trace
+    from gpumem_cli.output import print_json, print_page
+
+    opened = open_trace(trace)
+    devices = options.chosen_devices(opened, device)
+    start = options.find_moment(opened, from_moment, devices)
+    end = options.find_moment(opened, to_moment, devices)
+    if as_json:
+        from gpumem.render import json
+
+        print_json(json.render_timeline(find_timeline(opened, start=start, end=end, devices=devices)))
+        return
+    from gpumem.render.terminal.timeline import plot_width, render_timeline
+
+    print_page(
+        lambda page: render_timeline(
+            find_timeline(opened, start=start, end=end, devices=devices, buckets=plot_width(page)), page
+        )
+    )

@@ -1,0 +1,66 @@
+"""Sites: which line of the user's own code a stack belongs to.
+
+Owns: the rule of what is the user's own. Must not know: bytes, heaps, reports.
+The trace may come from another machine, so the rule reads paths as text and asks no file system.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from gpumem.trace.model import Frame, Trace
+from gpumem.vocabulary import FrameId, StackId
+
+_NOT_THE_USERS = re.compile(
+    r"""
+      ^<.*>$                                              # <string>, <frozen runpy>
+    | [/\\](site|dist)-packages[/\\]
+    | [/\\]lib(64)?[/\\](python|pypy)3(\.\d+)?t?[/\\]     # the standard library
+    | [/\\]python3\d+\.zip[/\\]
+    | [/\\]gpumem[/\\](recorder|seal|trace|abi|nvml|__init__|__main__|allocator|cupy)\b
+    | [/\\]gpumem_cli[/\\]
+    """,
+    re.VERBOSE,
+)
+
+
+def is_users_own(file: str) -> bool:
+    """Whether a file holds the user's own code: no standard library, no installed package, no `<…>`, not gpumem."""
+    return not _NOT_THE_USERS.search(file)
+
+
+class SiteFinder:
+    """The site of each stack of a trace; remembers what it found."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._own_by_file: dict[str, bool] = {}
+        self._frame_by_stack: dict[int, FrameId | None] = {0: None}
+
+    def site_frame(self, stack: StackId) -> FrameId | None:
+        """The frame of the stack's site: innermost of the user's own, else innermost; None for stack 0."""
+        found = self._frame_by_stack.get(stack)
+        if found is None and stack:
+            rows = self._trace.stacks.frames_of(stack)
+            found = next((row for row in rows if self._is_own(row)), rows[0])
+            self._frame_by_stack[stack] = found
+        return found
+
+    def site(self, stack: StackId) -> Frame | None:
+        """The site of a stack, None without one."""
+        row = self.site_frame(stack)
+        return None if row is None else self._trace.frames.frame(row)
+
+    def _is_own(self, row: FrameId) -> bool:
+        file = self._trace.frames.files[row]
+        own = self._own_by_file.get(file)
+        if own is None:
+            own = self._own_by_file[file] = is_users_own(file)
+        return own
+
+
+def find_sites(trace: Trace, stacks: Iterable[StackId]) -> Mapping[StackId, Frame | None]:
+    """The site of each of `stacks`."""
+    finder = SiteFinder(trace)
+    return {stack: finder.site(stack) for stack in stacks}

@@ -1,0 +1,233 @@
+"""What was live at the peak, who asked for it, how the cache behaved and what NVML saw.
+
+Owns: the findings of `gpumem summary`. Must not know: text, colours, JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem.analyses.holdings import COLUMN_OF_GROUP, GroupBy, Holding, measure_holdings
+from gpumem.analyses.readings import nearest_reading
+from gpumem.errors import UsageError
+from gpumem.heap.instants import Instant, time_of
+from gpumem.heap.levels import basis_column, basis_of
+from gpumem.heap.scan import DeviceScan, Window, scan_nothing, scan_trace, whole
+from gpumem.trace.model import DeviceFacts, Reading, Trace, TraceMeta
+from gpumem.vocabulary import Basis, DeviceOrdinal, EventIndex, EventKind, MarkKind
+
+OOMS_DESCRIBED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class EndAndPeak:
+    """Bytes at the end and at the most; a figure is None where it is not known."""
+
+    end: int | None
+    peak: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OomEvent:
+    """A request that could not be served: `free_bytes` on the card then, `limit_bytes` None without a limit."""
+
+    event: EventIndex
+    time_ns: int
+    requested_bytes: int
+    free_bytes: int
+    limit_bytes: int | None
+    card_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeakHolders:
+    """The blocks held at the peak, in the basis' bytes."""
+
+    instant: Instant
+    step: int | None
+    """The step it fell in; None outside steps."""
+    basis: Basis
+    held_bytes: int
+    by_site: Sequence[Holding]
+    by_category: dict[str, int]
+    unattributed_bytes: int
+    """Held by blocks whose event has neither a Python stack nor a module path."""
+    unmatched_bytes: int
+    """The peak less the bytes of the blocks known: not zero only where the recording lacks events."""
+    by: GroupBy | None
+    by_key: Sequence[Holding]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSummary:
+    """One device in one trace."""
+
+    facts: DeviceFacts
+    requested_bytes: EndAndPeak
+    reserved_bytes: EndAndPeak
+    allocated_bytes: EndAndPeak | None
+    active_bytes: EndAndPeak | None
+    torch_allocated_bytes: EndAndPeak | None
+    torch_reserved_bytes: EndAndPeak | None
+    pending_bytes_end: int
+    reserved_peak: Instant
+    headroom_bytes: int | None
+    """What the card, or the program's limit if lower, leaves above the peak of reserved bytes."""
+    alloc_count: int
+    free_count: int
+    segment_alloc_count: int
+    segment_free_count: int
+    segment_map_count: int
+    segment_unmap_count: int
+    oom_count: int
+    ooms: Sequence[OomEvent]
+    peak: PeakHolders
+    nvml: Reading | None
+    """The reading nearest to the peak."""
+    nvml_end: Reading | None
+    """The last reading."""
+    nvml_process_bytes_peak: int | None
+    nvml_free_bytes_min: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSummary:
+    """A whole trace, or the window of it that was asked for."""
+
+    path: str
+    meta: TraceMeta
+    events: int
+    start: Instant | None
+    end: Instant | None
+    devices: Sequence[DeviceSummary]
+
+
+def summarise_trace(
+    trace: Trace,
+    *,
+    start: Instant | None = None,
+    end: Instant | None = None,
+    devices: Collection[DeviceOrdinal] | None = None,
+    by: GroupBy | None = None,
+) -> TraceSummary:
+    """The findings on a trace between two moments (all of it by default); raises UsageError if they are in disorder."""
+    window = _window(trace, start, end)
+    carried = ("stack", COLUMN_OF_GROUP[by]) if by in COLUMN_OF_GROUP else ("stack",)
+    scans = {scan.device: scan for scan in scan_trace(trace, window=window, devices=devices, carried=carried)}
+    facts = {DeviceOrdinal(one.device): one for one in trace.meta.devices}
+    wanted = sorted(set(scans) | (set(facts) if devices is None else set(facts) & set(devices)))
+    if not scans and len(wanted) > 1:
+        wanted = [device for device in wanted if any(reading.device == device for reading in trace.readings)] or wanted
+    readings = _readings_within(trace, start, end)
+    summaries = [
+        _device_summary(trace, facts.get(device, DeviceFacts(device)), scans.get(device), window, readings, by)
+        for device in wanted
+    ]
+    return TraceSummary(str(trace.path), trace.meta, trace.event_count, start, end, summaries)
+
+
+def _window(trace: Trace, start: Instant | None, end: Instant | None) -> Window:
+    everything = whole(trace)
+    first = everything.first if start is None else start.event
+    last = everything.last if end is None else end.event
+    if last < first:
+        raise UsageError(f"--to (event {last}) comes before --from (event {first}); exchange them.")
+    return Window(first, last)
+
+
+def _readings_within(trace: Trace, start: Instant | None, end: Instant | None) -> Sequence[Reading]:
+    first = 0 if start is None else start.time_ns
+    last = max(trace.meta.duration_ns, first) if end is None else end.time_ns
+    if start is None and end is None:
+        return trace.readings
+    return [reading for reading in trace.readings if first <= reading.time_ns <= last]
+
+
+def _device_summary(
+    trace: Trace,
+    facts: DeviceFacts,
+    scan: DeviceScan | None,
+    window: Window,
+    readings: Sequence[Reading],
+    by: GroupBy | None,
+) -> DeviceSummary:
+    found = scan or scan_nothing(trace, DeviceOrdinal(facts.device), window)
+    known = basis_of(trace) is Basis.ALLOCATED
+    of_device = [reading for reading in readings if reading.device == facts.device]
+    peak = _peak_holders(trace, found, by)
+    active_end = found.end.held_bytes + found.end.pending_bytes
+    reserved = EndAndPeak(found.end.reserved_bytes, found.reserved_peak.peak_bytes)
+    process = [one.process_bytes for one in of_device if one.process_bytes is not None]
+    free = [one.free_bytes for one in of_device if one.free_bytes is not None]
+    return DeviceSummary(
+        facts=facts,
+        requested_bytes=EndAndPeak(found.end.requested_bytes, found.requested_peak.peak_bytes),
+        reserved_bytes=reserved,
+        allocated_bytes=EndAndPeak(found.end.held_bytes, found.held_peak.peak_bytes) if known else None,
+        active_bytes=EndAndPeak(active_end, found.active_peak.peak_bytes) if known else None,
+        torch_allocated_bytes=_torch(facts.torch_allocated_bytes_end, facts.torch_allocated_bytes_peak),
+        torch_reserved_bytes=_torch(facts.torch_reserved_bytes_end, facts.torch_reserved_bytes_peak),
+        pending_bytes_end=found.end.pending_bytes,
+        reserved_peak=Instant(found.reserved_peak.event, time_of(trace, found.reserved_peak.event)),
+        headroom_bytes=_headroom(facts, found.reserved_peak.peak_bytes),
+        alloc_count=found.count(EventKind.ALLOC),
+        free_count=found.count(EventKind.FREE) + found.count(EventKind.FREE_REQUESTED),
+        segment_alloc_count=found.count(EventKind.SEGMENT_ALLOC),
+        segment_free_count=found.count(EventKind.SEGMENT_FREE),
+        segment_map_count=found.count(EventKind.SEGMENT_MAP),
+        segment_unmap_count=found.count(EventKind.SEGMENT_UNMAP),
+        oom_count=found.count(EventKind.OOM),
+        ooms=[_oom_event(trace, event) for event in found.oom_events[:OOMS_DESCRIBED]],
+        peak=peak,
+        nvml=nearest_reading(of_device, facts.device, peak.instant.time_ns),
+        nvml_end=max(of_device, key=lambda reading: reading.time_ns, default=None),
+        nvml_process_bytes_peak=max(process, default=None),
+        nvml_free_bytes_min=min(free, default=None),
+    )
+
+
+def _peak_holders(trace: Trace, scan: DeviceScan, by: GroupBy | None) -> PeakHolders:
+    column = basis_column(trace)
+    blocks = scan.peak_blocks.select(~scan.peak_blocks.pending)
+    known_bytes = int(blocks[column].astype(np.int64).sum())
+    unmatched = scan.held_peak.peak_bytes - known_bytes
+    by_site = measure_holdings(trace, blocks, column, GroupBy.SITE)
+    without_stack = int(blocks[column][blocks["stack"] == 0].astype(np.int64).sum())
+    event = scan.held_peak.event
+    return PeakHolders(
+        instant=Instant(event, time_of(trace, event)),
+        step=_step_of(trace, event),
+        basis=basis_of(trace),
+        held_bytes=scan.held_peak.peak_bytes,
+        by_site=by_site + ([Holding(None, None, unmatched, 0, 0, ())] if unmatched else []),
+        by_category={"other": scan.held_peak.peak_bytes},
+        unattributed_bytes=without_stack + max(0, unmatched),
+        unmatched_bytes=unmatched,
+        by=by,
+        by_key=() if by is None else measure_holdings(trace, blocks, column, by),
+    )
+
+
+def _step_of(trace: Trace, event: EventIndex) -> int | None:
+    """The first step that ends at `event` or later."""
+    later = [mark for mark in trace.marks if mark.kind is MarkKind.STEP and mark.event >= event]
+    return min(later, key=lambda mark: mark.event).step if later else None
+
+
+def _torch(end: int | None, peak: int | None) -> EndAndPeak | None:
+    return None if end is None and peak is None else EndAndPeak(end, peak)
+
+
+def _headroom(facts: DeviceFacts, reserved_bytes_peak: int) -> int | None:
+    bounds = [bound for bound in (facts.capacity_bytes, facts.memory_limit_bytes) if bound is not None]
+    return min(bounds) - reserved_bytes_peak if bounds else None
+
+
+def _oom_event(trace: Trace, event: EventIndex) -> OomEvent:
+    columns = ("time_ns", "requested_bytes", "address", "block_bytes", "split_bytes")
+    batch = next(iter(trace.event_batches(columns, first_event=event, end_event=event + 1)))
+    time_ns, requested, free, limit, card = (int(batch[name][0]) for name in columns)
+    return OomEvent(event, time_ns, requested, free, limit or None, card)

@@ -1,0 +1,176 @@
+"""The curves of a trace over time, thinned out so that no extreme is lost.
+
+Owns: the findings of `gpumem timeline`. Must not know: screens, columns of text, JSON.
+Time is cut into equal buckets; of each bucket the first and last event and those with the least and the most bytes of
+each curve are kept, so a spike of one event in ten million is still in the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpumem.errors import UsageError
+from gpumem.heap.instants import Instant, find_instant
+from gpumem.heap.levels import (
+    DeviceBatch,
+    LevelColumns,
+    Levels,
+    basis_column,
+    basis_of,
+    find_initial_levels,
+    measure_levels,
+    split_by_device,
+)
+from gpumem.trace.model import DeviceFacts, Mark, Trace
+from gpumem.trace.moments import End, Start
+from gpumem.vocabulary import Basis, DeviceOrdinal, EventIndex, EventKind
+
+BUCKETS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The levels of a device after an event; allocated_bytes is None where block bytes are not known."""
+
+    event: EventIndex
+    time_ns: int
+    requested_bytes: int
+    reserved_bytes: int
+    allocated_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTimeline:
+    """One device: points in order of time, and the out-of-memory events."""
+
+    facts: DeviceFacts
+    points: Sequence[Point]
+    ooms: Sequence[Instant]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The curves between two moments, with the marks that fall there."""
+
+    path: str
+    start: Instant
+    end: Instant
+    devices: Sequence[DeviceTimeline]
+    marks: Sequence[Mark]
+
+
+def find_timeline(
+    trace: Trace,
+    *,
+    start: Instant | None = None,
+    end: Instant | None = None,
+    devices: Collection[DeviceOrdinal] | None = None,
+    buckets: int = BUCKETS,
+) -> Timeline:
+    """The curves between two moments (all of the trace by default) with at most some eight points a bucket."""
+    first = start or find_instant(trace, Start())
+    last = end or find_instant(trace, End())
+    if (last.event, last.time_ns) < (first.event, first.time_ns):
+        raise UsageError(f"--to (event {last.event}) comes before --from (event {first.event}); exchange them.")
+    collectors = _collect(trace, first, last, devices, buckets)
+    facts = {DeviceOrdinal(one.device): one for one in trace.meta.devices}
+    found = [
+        DeviceTimeline(facts.get(device, DeviceFacts(device)), collectors[device].points(), collectors[device].ooms)
+        for device in sorted(collectors)
+    ]
+    marks = [mark for mark in trace.marks if first.event <= mark.event <= last.event]
+    return Timeline(str(trace.path), first, last, found, marks)
+
+
+def _collect(
+    trace: Trace, first: Instant, last: Instant, devices: Collection[DeviceOrdinal] | None, buckets: int
+) -> dict[DeviceOrdinal, _Collector]:
+    edges = np.linspace(first.time_ns, max(last.time_ns, first.time_ns + 1), buckets + 1).astype(np.int64)[1:-1]
+    known = basis_of(trace) is Basis.ALLOCATED
+    collectors = {
+        device: _Collector(levels, first, edges, known=known)
+        for device, levels in find_initial_levels(trace).items()
+        if devices is None or device in devices
+    }
+    columns = tuple(dict.fromkeys(["time_ns", "kind", "device", "requested_bytes", basis_column(trace)]))
+    for batch in trace.event_batches(columns, end_event=last.event + 1):
+        for events in split_by_device(batch, devices):
+            one = collectors.setdefault(events.device, _Collector(Levels(), first, edges, known=known))
+            after = measure_levels(events, one.levels, basis_of(trace))
+            one.take(events, after)
+    return collectors
+
+
+class _Collector:
+    """The points of one device while its events stream past."""
+
+    def __init__(self, levels: Levels, first: Instant, edges: npt.NDArray[np.int64], *, known: bool) -> None:
+        self.levels, self.first, self.edges, self.known = levels, first, edges, known
+        self.before = levels
+        self.buckets: dict[int, list[Point]] = {}
+        self.ooms: list[Instant] = []
+
+    def take(self, events: DeviceBatch, after: LevelColumns) -> None:
+        """Keeps what matters of a batch."""
+        self.levels = after.last()
+        skipped = self._skipped(events)
+        if skipped:
+            self.before = after.at(skipped - 1)
+        if skipped == events.count:
+            return
+        time_ns = events["time_ns"]
+        cuts = skipped + np.searchsorted(time_ns[skipped:], self.edges, side="right")
+        borders = np.concatenate([[skipped], cuts, [events.count]])
+        for bucket in np.flatnonzero(np.diff(borders)).tolist():
+            begin, end = int(borders[bucket]), int(borders[bucket + 1])
+            kept = self.buckets.setdefault(bucket, [])
+            for position in sorted(_extremes(after, begin, end)):
+                kept.append(self._point(events.event_at(position), int(time_ns[position]), after.at(position)))
+        if events.kind_counts[EventKind.OOM]:
+            for row in np.flatnonzero(events["kind"][skipped:] == EventKind.OOM) + skipped:
+                self.ooms.append(Instant(events.event_at(int(row)), int(time_ns[row])))
+
+    def points(self) -> list[Point]:
+        """The start's levels, then what each bucket keeps, in order."""
+        found = [self._point(self.first.event, self.first.time_ns, self.before)]
+        for bucket in sorted(self.buckets):
+            found.extend(_thinned(self.buckets[bucket]))
+        return found
+
+    def _skipped(self, events: DeviceBatch) -> int:
+        """How many of the batch's events are before or at the start."""
+        if events.first_event > self.first.event:
+            return 0
+        positions = events.events_at(np.arange(events.count, dtype=np.intp))
+        return int(np.searchsorted(positions, self.first.event, side="right"))
+
+    def _point(self, event: EventIndex, time_ns: int, levels: Levels) -> Point:
+        allocated = levels.held_bytes if self.known else None
+        return Point(event, time_ns, levels.requested_bytes, levels.reserved_bytes, allocated)
+
+
+def _extremes(after: LevelColumns, begin: int, end: int) -> Iterator[int]:
+    """Positions in [begin, end) of the first, the last, and each curve's least and most."""
+    found = {begin, end - 1}
+    for curve in after.curves():
+        if len(curve) > 1:
+            found.add(begin + int(curve[begin:end].argmin()))
+            found.add(begin + int(curve[begin:end].argmax()))
+    yield from found
+
+
+def _thinned(points: Sequence[Point]) -> list[Point]:
+    """The first and last of a bucket's points and each curve's least and most, in order, none twice."""
+    chosen = {points[0].event: points[0], points[-1].event: points[-1]}
+    for measure in (
+        lambda point: point.requested_bytes,
+        lambda point: point.reserved_bytes,
+        lambda point: point.allocated_bytes or 0,
+    ):
+        for extreme in (min(points, key=measure), max(points, key=measure)):
+            chosen[extreme.event] = extreme
+    return [chosen[event] for event in sorted(chosen)]

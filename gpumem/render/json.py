@@ -1,0 +1,278 @@
+"""Findings as JSON: the contract that scripts rely on.
+
+Owns: the key names of docs' JSON schemas. Must not know: how findings are made. No arithmetic.
+Bytes, events and nanoseconds are integers; null is "not known". A name that is no Unicode text has U+FFFD in it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from gpumem.analyses.holdings import GroupBy, Holding
+from gpumem.analyses.snapshot import DeviceSnapshot, HeapSnapshot, PlacedBlock, SegmentFinding
+from gpumem.analyses.summary import DeviceSummary, EndAndPeak, OomEvent, PeakHolders, TraceSummary
+from gpumem.analyses.timeline import DeviceTimeline, Point, Timeline
+from gpumem.heap.instants import Instant
+from gpumem.trace.model import DeviceFacts, Frame, Mark, Reading
+
+Json = None | bool | int | str | Sequence["Json"] | Mapping[str, "Json"]
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def render_summaries(summaries: Sequence[TraceSummary]) -> str:
+    """One trace as gpumem.summary/1, several as gpumem.summaries/1."""
+    if len(summaries) == 1:
+        return _document(_summary(summaries[0]))
+    ranks: list[Json] = [
+        {
+            "path": one.path,
+            "rank": one.meta.rank,
+            "pid": one.meta.pid,
+            "device": device.facts.device,
+            "requested_bytes_peak": device.requested_bytes.peak,
+            "reserved_bytes_peak": device.reserved_bytes.peak,
+            "oom_count": device.oom_count,
+        }
+        for one in summaries
+        for device in one.devices
+    ]
+    traces: list[Json] = [_summary(one) for one in summaries]
+    return _document({"schema": "gpumem.summaries/1", "traces": traces, "ranks": ranks})
+
+
+def render_timeline(timeline: Timeline) -> str:
+    """gpumem.timeline/1."""
+    return _document(
+        {
+            "schema": "gpumem.timeline/1",
+            "path": timeline.path,
+            "from": _instant(timeline.start),
+            "to": _instant(timeline.end),
+            "devices": [_device_timeline(device, timeline.marks) for device in timeline.devices],
+        }
+    )
+
+
+def render_snapshot(snapshot: HeapSnapshot) -> str:
+    """gpumem.snapshot/1."""
+    return _document(
+        {
+            "schema": "gpumem.snapshot/1",
+            "path": snapshot.path,
+            "event": snapshot.instant.event,
+            "time_ns": snapshot.instant.time_ns,
+            "devices": [_device_snapshot(device) for device in snapshot.devices],
+        }
+    )
+
+
+def _document(content: Mapping[str, Json]) -> str:
+    text = json.dumps(content, ensure_ascii=False, indent=2)
+    return _LONE_SURROGATE.sub("\ufffd", text) + "\n"
+
+
+def _summary(summary: TraceSummary) -> dict[str, Json]:
+    meta = summary.meta
+    return {
+        "schema": "gpumem.summary/1",
+        "path": summary.path,
+        "source": meta.source.value,
+        "program": meta.program,
+        "command_line": list(meta.command_line),
+        "pid": meta.pid,
+        "rank": meta.rank,
+        "versions": dict(meta.versions),
+        "settings": meta.settings,
+        "events": summary.events,
+        "duration_ns": meta.duration_ns,
+        "truncated": meta.history_truncated,
+        "ended_by": meta.ended_by,
+        "running": meta.running,
+        "records_lost": meta.records_lost,
+        "stacks_off": meta.stacks_off,
+        "notes": list(meta.notes),
+        "from": _instant(summary.start),
+        "to": _instant(summary.end),
+        "devices": [_device_summary(device) for device in summary.devices],
+    }
+
+
+def _device_summary(device: DeviceSummary) -> dict[str, Json]:
+    return {
+        **_facts(device.facts),
+        "headroom_bytes": device.headroom_bytes,
+        "allocated_bytes": _end_and_peak(device.allocated_bytes),
+        "reserved_bytes": _end_and_peak(device.reserved_bytes),
+        "active_bytes": _end_and_peak(device.active_bytes),
+        "requested_bytes": _end_and_peak(device.requested_bytes),
+        "torch": _torch(device),
+        "alloc_count": device.alloc_count,
+        "free_count": device.free_count,
+        "segment_alloc_count": device.segment_alloc_count,
+        "segment_free_count": device.segment_free_count,
+        "segment_map_count": device.segment_map_count,
+        "segment_unmap_count": device.segment_unmap_count,
+        "oom_count": device.oom_count,
+        "ooms": [_oom(oom) for oom in device.ooms],
+        "reserved_peak": _instant(device.reserved_peak),
+        "peak": _peak(device.peak),
+        "nvml": _reading(device.nvml),
+        "nvml_end": _reading(device.nvml_end),
+        "nvml_process_bytes_peak": device.nvml_process_bytes_peak,
+        "nvml_free_bytes_min": device.nvml_free_bytes_min,
+    }
+
+
+def _facts(facts: DeviceFacts) -> dict[str, Json]:
+    return {
+        "device": facts.device,
+        "uuid": facts.uuid,
+        "nvml_index": facts.nvml_index,
+        "name": facts.name,
+        "capacity_bytes": facts.capacity_bytes,
+        "memory_limit_bytes": facts.memory_limit_bytes,
+    }
+
+
+def _torch(device: DeviceSummary) -> Json:
+    """PyTorch's own figures, as it said them at the end of the program."""
+    if device.torch_allocated_bytes is None and device.torch_reserved_bytes is None:
+        return None
+    return {
+        "allocated_bytes": _end_and_peak(device.torch_allocated_bytes),
+        "reserved_bytes": _end_and_peak(device.torch_reserved_bytes),
+    }
+
+
+def _end_and_peak(figures: EndAndPeak | None) -> Json:
+    return None if figures is None else {"end": figures.end, "peak": figures.peak}
+
+
+def _oom(oom: OomEvent) -> Json:
+    return {
+        "event": oom.event,
+        "time_ns": oom.time_ns,
+        "requested_bytes": oom.requested_bytes,
+        "free_bytes": oom.free_bytes,
+        "total_bytes": oom.card_bytes,
+        "limit_bytes": oom.limit_bytes,
+    }
+
+
+def _peak(peak: PeakHolders) -> Json:
+    found: dict[str, Json] = {
+        "event": peak.instant.event,
+        "time_ns": peak.instant.time_ns,
+        "step": peak.step,
+        "basis": peak.basis.value,
+        "bytes": peak.held_bytes,
+        "by_site": [_site_holding(holding) for holding in peak.by_site],
+        "by_category": dict(peak.by_category),
+        "unattributed_bytes": peak.unattributed_bytes,
+        "unmatched_bytes": peak.unmatched_bytes,
+    }
+    if peak.by is not None and peak.by is not GroupBy.SITE:
+        found[f"by_{peak.by.value}"] = [{"key": one.key, **_site_holding(one)} for one in peak.by_key]
+    return found
+
+
+def _site_holding(holding: Holding) -> dict[str, Json]:
+    return {
+        "site": None if holding.site is None else _frame(holding.site),
+        "bytes": holding.held_bytes,
+        "count": holding.block_count,
+        "stacks": holding.stack_count,
+        "stack": [_frame(frame) for frame in holding.stack],
+    }
+
+
+def _frame(frame: Frame) -> Json:
+    return {"file": frame.file, "line": frame.line, "function": frame.function}
+
+
+def _instant(instant: Instant | None) -> Json:
+    return None if instant is None else {"event": instant.event, "time_ns": instant.time_ns}
+
+
+def _reading(reading: Reading | None) -> Json:
+    if reading is None:
+        return None
+    return {
+        "event": reading.event,
+        "time_ns": reading.time_ns,
+        "total_bytes": reading.total_bytes,
+        "used_bytes": reading.used_bytes,
+        "free_bytes": reading.free_bytes,
+        "reserved_bytes": reading.reserved_bytes,
+        "process_bytes": reading.process_bytes,
+        "other_processes_bytes": reading.other_processes_bytes,
+        "unavailable": dict(reading.unavailable),
+    }
+
+
+def _device_timeline(device: DeviceTimeline, marks: Sequence[Mark]) -> Json:
+    return {
+        "device": device.facts.device,
+        "capacity_bytes": device.facts.capacity_bytes,
+        "points": [_point(point) for point in device.points],
+        "marks": [
+            {
+                "name": mark.name,
+                "kind": mark.kind.value,
+                "step": mark.step,
+                "event": mark.event,
+                "time_ns": mark.time_ns,
+            }
+            for mark in marks
+        ],
+        "ooms": [_instant(oom) for oom in device.ooms],
+    }
+
+
+def _point(point: Point) -> Json:
+    return {
+        "event": point.event,
+        "time_ns": point.time_ns,
+        "allocated_bytes": point.allocated_bytes,
+        "reserved_bytes": point.reserved_bytes,
+        "requested_bytes": point.requested_bytes,
+    }
+
+
+def _device_snapshot(device: DeviceSnapshot) -> Json:
+    return {
+        **_facts(device.facts),
+        "reserved_bytes": device.reserved_bytes,
+        "allocated_bytes": device.allocated_bytes,
+        "requested_bytes": device.requested_bytes,
+        "segments": [_segment(segment) for segment in device.segments],
+        "unplaced_blocks": [_block(block) for block in device.unplaced_blocks],
+        "nvml": _reading(device.nvml),
+    }
+
+
+def _segment(segment: SegmentFinding) -> Json:
+    return {
+        "address": segment.address,
+        "bytes": segment.segment_bytes,
+        "allocated_bytes": segment.allocated_bytes,
+        "requested_bytes": segment.requested_bytes,
+        "stream": segment.stream,
+        "pool": None if segment.pool is None else list(segment.pool),
+        "expandable": segment.expandable,
+        "tiled": segment.tiled,
+        "blocks": [_block(block) for block in segment.blocks],
+    }
+
+
+def _block(placed: PlacedBlock) -> Json:
+    return {
+        "address": placed.block.address,
+        "bytes": placed.block.block_bytes,
+        "requested_bytes": placed.block.requested_bytes,
+        "state": placed.block.state.value,
+        "stack": [_frame(frame) for frame in placed.stack],
+    }

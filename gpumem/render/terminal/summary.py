@@ -1,0 +1,336 @@
+"""The summary as one screen a device: the verdict, the figures, who held the peak.
+
+Owns: the layout of `gpumem summary`. Must not know: how figures are found. No arithmetic beyond layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from gpumem.analyses.holdings import GroupBy, Holding
+from gpumem.analyses.summary import DeviceSummary, EndAndPeak, TraceSummary
+from gpumem.render.terminal import theme
+from gpumem.render.terminal.theme import Page, fit_left, fit_right
+from gpumem.render.text import printable
+from gpumem.units import format_bytes, format_count, format_duration, format_share
+from gpumem.vocabulary import Basis, EventIndex, TraceSource
+
+DEFAULT_TOP = 8
+_BYTES_WIDTH = 11
+_SHARE_WIDTH = 8
+_COUNT_WIDTH = 9
+_LABEL_WIDTH = 24
+_GROUP_WORDS = {
+    GroupBy.SITE: ("site", "sites"),
+    GroupBy.STACK: ("stack", "stacks"),
+    GroupBy.STREAM: ("stream", "streams"),
+    GroupBy.THREAD: ("thread", "threads"),
+    GroupBy.POOL: ("pool", "pools"),
+    GroupBy.SCOPE: ("scope", "scopes"),
+    GroupBy.FUNCTION: ("function", "functions"),
+    GroupBy.FILE: ("file", "files"),
+}
+_WITHOUT_KEY = {
+    GroupBy.STREAM: "(stream not known)",
+    GroupBy.THREAD: "(thread not known)",
+    GroupBy.POOL: "(default pools)",
+    GroupBy.SCOPE: "(outside any scope)",
+}
+STACK_FRAMES_SHOWN = 6
+
+
+def render_summaries(summaries: Sequence[TraceSummary], page: Page, *, top: int = DEFAULT_TOP) -> Text:
+    """The summaries one below the other; several begin with a table of the processes."""
+    lines: list[Text | str] = []
+    if len(summaries) > 1:
+        lines.extend(_rank_table(summaries, page))
+    for summary in summaries:
+        if lines:
+            lines.append("")
+        lines.extend(_summary_lines(summary, page, top))
+    return theme.join_lines(lines)
+
+
+def _summary_lines(summary: TraceSummary, page: Page, top: int) -> Iterator[Text | str]:
+    yield Text(_headline(summary, page), style=theme.QUIET)
+    for note in _notes(summary):
+        for line in theme.wrap(note, page.width, indent="  "):
+            yield Text(line, style=theme.WARNING)
+    if not summary.devices:
+        yield ""
+        yield "No device was used: nothing was allocated, and NVML was not read."
+    for device in summary.devices:
+        yield ""
+        yield from _device_lines(summary, device, page, top)
+
+
+def _headline(summary: TraceSummary, page: Page) -> str:
+    meta = summary.meta
+    rest = [f"{format_count(summary.events)} events in {format_duration(meta.duration_ns)}"]
+    if meta.rank is not None:
+        rest.insert(0, f"rank {meta.rank}")
+    if "torch" in meta.versions:
+        rest.append(f"PyTorch {printable(meta.versions['torch'])}")
+    separator = f" {page.glyphs.dot} "
+    tail = separator + separator.join(rest)
+    program = printable(meta.program)
+    room = page.width - len(tail)
+    name = theme.shorten_path(printable(summary.path), max(20, room), page.glyphs.ellipsis)
+    with_program = f"{name}{separator}{program}"
+    return (with_program if program and len(with_program) <= room else name) + tail
+
+
+def _notes(summary: TraceSummary) -> Iterator[str]:
+    meta = summary.meta
+    if summary.start is not None or summary.end is not None:
+        yield f"Only {_window_text(summary)}: counts and peaks are those of this part, 'end' is its end."
+    if meta.running:
+        yield "The program is still running: the figures are those of the events so far."
+    elif meta.ended_by not in ("", "exit", "exit 0"):
+        yield f"The recording ended by {printable(meta.ended_by)}."
+    if meta.history_truncated:
+        yield "The recording does not reach back to the program's start: blocks freed before it are not counted."
+    if meta.records_lost:
+        yield f"{format_count(meta.records_lost)} events were lost: the figures may be off by their bytes."
+    if meta.stacks_off:
+        yield f"No call stacks: {printable(meta.stacks_off)}"
+    yield from (printable(note) for note in meta.notes)
+    if meta.source is TraceSource.NONE and not meta.notes:
+        yield "No allocator was recorded: only NVML readings and marks."
+
+
+def _window_text(summary: TraceSummary) -> str:
+    start = "the start" if summary.start is None else _at(summary.start.time_ns, summary.start.event)
+    end = "the end" if summary.end is None else _at(summary.end.time_ns, summary.end.event)
+    return f"from {start} to {end}"
+
+
+def _at(time_ns: int, event: EventIndex) -> str:
+    return f"{format_duration(time_ns)} (event {format_count(event)})" if event >= 0 else "the start"
+
+
+def _device_lines(summary: TraceSummary, device: DeviceSummary, page: Page, top: int) -> Iterator[Text | str]:
+    for line in theme.wrap(_verdict(device), page.width):
+        yield Text(line, style=theme.TITLE)
+    yield ""
+    yield from _figure_table(device, page)
+    yield ""
+    yield from (_fact("segments", line, page) for line in _segment_facts(device))
+    yield from _oom_facts(device, page)
+    if device.alloc_count or device.peak.held_bytes:
+        yield ""
+        yield from _holder_table(device, page, top)
+
+
+def _card(device: DeviceSummary) -> str:
+    return printable(device.facts.name) if device.facts.name else f"device {device.facts.device}"
+
+
+def _verdict(device: DeviceSummary) -> str:
+    peak = device.peak
+    card, capacity = _card(device), device.facts.capacity_bytes
+    if not peak.held_bytes and not device.reserved_bytes.peak:
+        return f"Nothing was allocated on {card} (device {device.facts.device})."
+    word = "allocated" if peak.basis is Basis.ALLOCATED else "requested"
+    step = f" in step {peak.step}" if peak.step is not None else ""
+    when = f"at {format_duration(peak.instant.time_ns)}" if peak.instant.event >= 0 else "at the start"
+    event = f", event {format_count(peak.instant.event)}" if peak.instant.event >= 0 else ""
+    text = f"Peak {format_bytes(peak.held_bytes)} {word}{step} ({when}{event})"
+    if capacity:
+        text += f", {format_share(peak.held_bytes, capacity)} of {card}'s {format_bytes(capacity)}"
+    else:
+        text += f" on {card}"
+    limit = device.facts.memory_limit_bytes
+    reserved = format_bytes(device.reserved_bytes.peak or 0)
+    if device.headroom_bytes is None:
+        return f"{text}; {reserved} reserved at most."
+    bound = f" of its limit {format_bytes(limit)}" if limit is not None and limit != capacity else ""
+    return f"{text}; {format_bytes(device.headroom_bytes)} headroom{bound} above the {reserved} reserved at most."
+
+
+def _figure_table(device: DeviceSummary, page: Page) -> Iterator[Text]:
+    capacity = device.facts.capacity_bytes
+    label = f"device {device.facts.device}" + (f" (NVML {device.facts.nvml_index})" if _renumbered(device) else "")
+    yield Text(
+        fit_left(label, _LABEL_WIDTH)
+        + fit_right("end", _BYTES_WIDTH)
+        + fit_right("peak", _BYTES_WIDTH + 1)
+        + (fit_right("of card", _SHARE_WIDTH + 2) if capacity else ""),
+        style=theme.QUIET,
+    )
+    rows: list[tuple[str, EndAndPeak | None, str]] = [
+        ("requested", device.requested_bytes, ""),
+        ("allocated", device.allocated_bytes, ""),
+        ("active", device.active_bytes if device.active_bytes != device.allocated_bytes else None, ""),
+        ("reserved", device.reserved_bytes, ""),
+        ("PyTorch said: allocated", device.torch_allocated_bytes, "its word at the end"),
+        ("PyTorch said: reserved", device.torch_reserved_bytes, "its word at the end"),
+    ]
+    for name, figures, remark in rows:
+        if figures is not None:
+            yield _figure_row(name, figures, capacity, remark, page)
+    yield from _nvml_rows(device, page)
+
+
+def _renumbered(device: DeviceSummary) -> bool:
+    return device.facts.nvml_index is not None and device.facts.nvml_index != device.facts.device
+
+
+def _figure_row(name: str, figures: EndAndPeak, capacity: int | None, remark: str, page: Page) -> Text:
+    share = format_share(figures.peak, capacity) if capacity and figures.peak is not None else ""
+    row = Text(fit_left(name, _LABEL_WIDTH))
+    row.append(fit_right(_bytes_or_dash(figures.end), _BYTES_WIDTH))
+    row.append(fit_right(_bytes_or_dash(figures.peak), _BYTES_WIDTH + 1), style=theme.FIGURE)
+    if capacity:
+        row.append(fit_right(share, _SHARE_WIDTH + 2))
+    if remark and row.cell_len + 2 + len(remark) <= page.width:
+        row.append(f"  {remark}", style=theme.QUIET)
+    return row
+
+
+def _bytes_or_dash(byte_count: int | None) -> str:
+    return "-" if byte_count is None else format_bytes(byte_count)
+
+
+def _nvml_rows(device: DeviceSummary, page: Page) -> Iterator[Text]:
+    if device.nvml is None:
+        return
+    remark = "nearest to the peak"
+    for name, field in (
+        ("NVML: this process", "process_bytes"),
+        ("NVML: other processes", "other_processes_bytes"),
+        ("NVML: free on the card", "free_bytes"),
+    ):
+        value = getattr(device.nvml, field)
+        if value is not None:
+            end = None if device.nvml_end is None else getattr(device.nvml_end, field)
+            yield _figure_row(name, EndAndPeak(end, value), device.facts.capacity_bytes, remark, page)
+            remark = ""
+        elif device.nvml.unavailable:
+            reason = device.nvml.unavailable.get(field, "no reason given")
+            said = f"not available: {printable(reason)}"
+            said = theme.shorten(said, page.width - _LABEL_WIDTH - 3, page.glyphs.ellipsis)
+            yield Text(fit_left(name, _LABEL_WIDTH) + "   ").append(said, style=theme.QUIET)
+
+
+def _fact(name: str, text: str, page: Page) -> Text:
+    lines = theme.wrap(text, page.width - 16)
+    return Text(("\n" + " " * 16).join([fit_left(name, 16) + lines[0], *lines[1:]]))
+
+
+def _segment_facts(device: DeviceSummary) -> Iterator[str]:
+    maps = ""
+    if device.segment_map_count or device.segment_unmap_count:
+        maps = (
+            f"; expandable ones grew {format_count(device.segment_map_count)} times "
+            f"and shrank {format_count(device.segment_unmap_count)}"
+        )
+    yield (
+        f"{format_count(device.segment_alloc_count)} obtained, {format_count(device.segment_free_count)} returned, "
+        f"for {format_count(device.alloc_count)} allocs and {format_count(device.free_count)} frees{maps}"
+    )
+
+
+def _oom_facts(device: DeviceSummary, page: Page) -> Iterator[Text]:
+    if not device.oom_count:
+        yield _fact("out of memory", "never", page)
+        return
+    shown = device.ooms[:3]
+    for oom in shown:
+        limit = f", limit {format_bytes(oom.limit_bytes)}" if oom.limit_bytes else ""
+        text = (
+            f"at {format_duration(oom.time_ns)} (event {format_count(oom.event)}): asked for "
+            f"{format_bytes(oom.requested_bytes)}, {format_bytes(oom.free_bytes)} of the card free{limit}"
+        )
+        line = _fact("out of memory", text, page)
+        line.stylize(theme.ERROR)
+        yield line
+    if device.oom_count > len(shown):
+        yield _fact("", f"and {format_count(device.oom_count - len(shown))} more times", page)
+
+
+def _holder_table(device: DeviceSummary, page: Page, top: int) -> Iterator[Text]:
+    peak = device.peak
+    by = peak.by or GroupBy.SITE
+    holdings = list(peak.by_site if peak.by is None else peak.by_key)
+    one, many = _GROUP_WORDS[by]
+    header = (
+        fit_right("bytes", _BYTES_WIDTH)
+        + fit_right("of peak", _SHARE_WIDTH + 1)
+        + fit_right("blocks", _COUNT_WIDTH)
+        + f"  {one} holding the peak of {format_bytes(peak.held_bytes)}"
+    )
+    yield Text(header, style=theme.QUIET)
+    with_key = [holding for holding in holdings if holding.key is not None]
+    for holding in with_key[:top]:
+        yield _holding_row(holding.held_bytes, peak.held_bytes, holding.block_count, _key_text(holding, by, page))
+        if by is GroupBy.STACK:
+            yield from _stack_rows(holding, page)
+    rest = with_key[top:]
+    if rest:
+        word = one if len(rest) == 1 else many
+        text = f"({format_count(len(rest))} more {word}; --top {len(with_key)} shows all)"
+        yield _holding_row(
+            sum(holding.held_bytes for holding in rest),
+            peak.held_bytes,
+            sum(holding.block_count for holding in rest),
+            text,
+        )
+    for holding in holdings:
+        if holding.key is None:
+            yield _holding_row(holding.held_bytes, peak.held_bytes, holding.block_count, _keyless_text(holding, by))
+
+
+def _keyless_text(holding: Holding, by: GroupBy) -> str:
+    if not holding.block_count:
+        return "(blocks whose events the recording lacks)"
+    return _WITHOUT_KEY.get(by, "(no Python stack: autograd's threads, C++ code)")
+
+
+def _holding_row(held_bytes: int, peak_bytes: int, block_count: int, text: str) -> Text:
+    row = Text(fit_right(format_bytes(held_bytes), _BYTES_WIDTH), style=theme.FIGURE)
+    row = Text("").append_text(row)
+    row.append(fit_right(format_share(held_bytes, peak_bytes), _SHARE_WIDTH + 1))
+    row.append(fit_right(format_count(block_count), _COUNT_WIDTH))
+    row.append(f"  {text}")
+    return row
+
+
+def _key_text(holding: Holding, by: GroupBy, page: Page) -> str:
+    width = page.width - _BYTES_WIDTH - _SHARE_WIDTH - 1 - _COUNT_WIDTH - 2
+    site = holding.site
+    if by in (GroupBy.SITE, GroupBy.STACK) and site is not None:
+        return theme.site_text(site.file, site.line, site.function, width, page.glyphs.ellipsis)
+    if by is GroupBy.FUNCTION and site is not None:
+        function = theme.shorten(printable(site.function), width // 2, page.glyphs.ellipsis)
+        file = theme.shorten_path(printable(site.file), width - len(function) - 5, page.glyphs.ellipsis)
+        return f"{function} in {file}"
+    return theme.shorten_path(printable(holding.key or ""), width, page.glyphs.ellipsis)
+
+
+def _stack_rows(holding: Holding, page: Page) -> Iterator[Text]:
+    indent = " " * (_BYTES_WIDTH + 2)
+    shown = holding.stack[:STACK_FRAMES_SHOWN]
+    for frame in shown:
+        text = theme.site_text(frame.file, frame.line, frame.function, page.width - len(indent), page.glyphs.ellipsis)
+        yield Text(indent + text, style=theme.QUIET)
+    if len(holding.stack) > len(shown):
+        yield Text(f"{indent}{page.glyphs.ellipsis} {len(holding.stack) - len(shown)} more frames", style=theme.QUIET)
+
+
+def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]:
+    yield Text(
+        fit_right("rank", 6) + fit_right("device", 8) + fit_right("requested", 12) + fit_right("reserved", 12)
+        + fit_right("of card", 9) + "  trace, at most",
+        style=theme.QUIET,
+    )  # fmt: skip
+    for summary in summaries:
+        rank = "-" if summary.meta.rank is None else str(summary.meta.rank)
+        for device in summary.devices:
+            reserved, capacity = device.reserved_bytes.peak or 0, device.facts.capacity_bytes or 0
+            row = fit_right(rank, 6) + fit_right(str(device.facts.device), 8)
+            row += fit_right(format_bytes(device.requested_bytes.peak or 0), 12) + fit_right(format_bytes(reserved), 12)
+            row += fit_right(format_share(reserved, capacity), 9) + "  "
+            yield Text(row + theme.shorten_path(printable(summary.path), page.width - len(row), page.glyphs.ellipsis))

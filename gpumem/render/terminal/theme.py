@@ -1,0 +1,168 @@
+"""How gpumem looks in a terminal: styles, characters, widths, and text that cannot misbehave.
+
+Owns: the console, the styles' names, fitting text into widths. Must not know: any finding.
+Foreign text (paths, functions, marks) goes through `printable` first, and rich never reads it as markup.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from gpumem.render.text import printable as printable
+
+DEFAULT_WIDTH = 80
+MIN_WIDTH = 40
+
+TITLE = "bold"
+FIGURE = "bold"
+QUIET = "dim"
+WARNING = "yellow"
+ERROR = "bold red"
+REQUESTED = "green"
+RESERVED = "cyan"
+COMMAND = "bold cyan"
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """The characters that a page is drawn with."""
+
+    ellipsis: str
+    dot: str
+    full: str
+    dark: str
+    medium: str
+    light: str
+    sparse: str
+    pending: str
+    horizontal: str
+    vertical: str
+    tick_left: str
+    corner: str
+    tick: str
+    dashed: str
+    eighths: str
+    """Fillings of a cell from below, empty to full."""
+
+
+UNICODE = Glyphs("…", "·", "█", "▓", "▒", "░", "▂", "▚", "─", "│", "┤", "└", "┬", "┄", " ▁▂▃▄▅▆▇█")
+ASCII = Glyphs("~", "-", "#", "@", "+", ".", ",", "%", "-", "|", "|", "+", "+", "-", " _______#")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a renderer needs to know of its paper."""
+
+    width: int
+    glyphs: Glyphs
+
+
+def make_console(stream: TextIO) -> Console:
+    """A console on `stream` that adds nothing of its own: no highlighting, no markup, no emoji, no wrapping."""
+    return Console(file=stream, width=_width(stream), highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def page_of(console: Console) -> Page:
+    """The console's width and the characters its encoding has."""
+    try:
+        (UNICODE.ellipsis + UNICODE.eighths + UNICODE.corner).encode(console.encoding)
+    except (UnicodeEncodeError, LookupError):
+        return Page(max(MIN_WIDTH, console.width), ASCII)
+    return Page(max(MIN_WIDTH, console.width), UNICODE)
+
+
+def _width(stream: TextIO) -> int:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    if stream.isatty():
+        return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
+    return DEFAULT_WIDTH
+
+
+def fit_right(text: str, width: int) -> str:
+    """`text` moved to the right edge of `width` cells; never cut."""
+    return " " * (width - cell_len(text)) + text
+
+
+def fit_left(text: str, width: int) -> str:
+    """`text` filled with blanks to `width` cells; never cut."""
+    return text + " " * (width - cell_len(text))
+
+
+def shorten(text: str, width: int, ellipsis: str) -> str:
+    """`text` in at most `width` cells, cut in the middle."""
+    if cell_len(text) <= width:
+        return text
+    if width <= 1:
+        return ellipsis[:width]
+    head = (width - 1) // 2
+    tail = text
+    while cell_len(tail) > width - 1 - head:
+        tail = tail[1:]
+    return set_cell_size(text, head) + ellipsis + tail
+
+
+def shorten_path(path: str, width: int, ellipsis: str) -> str:
+    """`path` in at most `width` cells: whole folders are left out from the left, the file's name last of all."""
+    if cell_len(path) <= width:
+        return path
+    parts = path.split("/")
+    for first in range(1, len(parts)):
+        shown = "/".join([ellipsis, *parts[first:]])
+        if cell_len(shown) <= width:
+            return shown
+    return shorten(parts[-1], width, ellipsis)
+
+
+def site_text(file: str, line: int, function: str, width: int, ellipsis: str) -> str:
+    """`file:line function` in `width` cells: folders go first, then the function's middle, the number never."""
+    number = f":{line}"
+    shown_file, shown_function = printable(file), printable(function)
+    room = max(12, width - len(number) - 1)
+    name_only = cell_len(shorten_path(shown_file, cell_len(shown_file.rsplit("/", 1)[-1]) + 2, ellipsis))
+    function_room = max(room - name_only, room // 3)
+    shown_function = shorten(shown_function, function_room, ellipsis)
+    return f"{shorten_path(shown_file, room - cell_len(shown_function), ellipsis)}{number} {shown_function}"
+
+
+def wrap(text: str, width: int, indent: str = "") -> list[str]:
+    """`text` broken at blanks into lines of at most `width` cells where its words allow."""
+    lines: list[str] = []
+    current = ""
+    for word in text.split():
+        longer = f"{current} {word}" if current else (indent if lines else "") + word
+        if current and cell_len(longer) > width:
+            lines.append(current)
+            current = indent + word
+        else:
+            current = longer
+    return [*lines, current] if current else lines
+
+
+def wrap_items(items: Sequence[str], width: int, gap: str = "   ") -> list[str]:
+    """The items beside one another with `gap` between them, as many a line as fit; none is broken."""
+    lines: list[str] = []
+    for item in items:
+        if lines and cell_len(lines[-1]) + len(gap) + cell_len(item) <= width:
+            lines[-1] += gap + item
+        else:
+            lines.append(item)
+    return lines
+
+
+def join_lines(lines: Sequence[Text | str]) -> Text:
+    """The lines as one text, each ended by a line break."""
+    page = Text()
+    for line in lines:
+        page.append_text(line) if isinstance(line, Text) else page.append(line)
+        page.append("\n")
+    return page

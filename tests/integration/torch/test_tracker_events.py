@@ -163,3 +163,32 @@ def test_forked_child_is_not_heard(run: Callable[[str], object]) -> None:
         "print(json.dumps([os.waitstatus_to_exitcode(status), len(heard)]))"
     )
     assert counts == [1, 2]
+
+
+def test_recorded_events_are_read_back_from_the_sealed_trace(run: Callable[[str], object], tmp_path: Path) -> None:
+    events = run(
+        "import gpumem\nfrom gpumem import abi\nfrom gpumem.vocabulary import EventKind\n"
+        f"with gpumem.record({str(tmp_path / 'trace.gpumem')!r}, nvml_interval=0) as recording:\n"
+        "    tracker.attach(abi.function_address('gm_record_event'))\n"
+        "    event(SEGMENT_ALLOC, 0, 1 << 21, 1 << 21, 0x7F10)\n"
+        "    event(ALLOC, 0, 1 << 21, 700, 0x7F10)\n"
+        "    event(FREE_REQUESTED, 0, 1 << 21, 700, 0x7F10); event(FREE_COMPLETED, 0, 1 << 21, 700, 0x7F10)\n"
+        "    event(ALLOC, 1, 1 << 22, 900, 0, (0, 3)); event(FREE_REQUESTED, 1, 1 << 22, 900, 0, (0, 3))\n"
+        "    event(OOM, 0, 12345, 1 << 30, 0x7F10)\n"
+        "trace = gpumem.open(recording.path)\n"
+        "streams = {row.stream: row.handle for row in trace.streams}\n"
+        "pools = {row.pool: [row.first, row.second] for row in trace.pools}\n"
+        "columns = ['kind', 'device', 'address', 'requested_bytes', 'stream', 'pool', 'stack']\n"
+        "rows = [row for batch in trace.event_batches(columns)"
+        " for row in zip(*(batch[name].tolist() for name in columns))]\n"
+        "print(json.dumps([[EventKind(kind).name, device, address, size, streams[stream], pools.get(pool),"
+        " trace.stack_frames(stack)[0].function] for kind, device, address, size, stream, pool, stack in rows]))"
+    )
+    assert events == [
+        ["SEGMENT_ALLOC", 0, 1 << 21, 1 << 21, 0x7F10, [0, 0], "event"],
+        ["ALLOC", 0, 1 << 21, 700, 0x7F10, [0, 0], "event"],
+        ["FREE", 0, 1 << 21, 700, 0x7F10, [0, 0], "event"],
+        ["ALLOC", 1, 1 << 22, 900, 0, [0, 3], "event"],
+        ["FREE_REQUESTED", 1, 1 << 22, 900, 0, [0, 3], "event"],
+        ["OOM", 0, 12345, 1 << 30, 0x7F10, [0, 0], "event"],
+    ]

@@ -1,0 +1,199 @@
+"""What recording costs on a GPU: alloc+free pairs under a deep stack, and a training step of a small language model.
+
+Compared in one run: bare, under PyTorch's own history with Python stacks, under gpumem, and with gpumem attached but
+switched off. Each has a process of its own that stays; they take turns, one at a time, so that whatever the machine
+does to one it does to all. Prints a table with ratios of medians and the bars of docs/performance.md.
+
+    python benchmarks/recording_overhead.py -o overhead.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+STACK_DEPTH = 23
+MODES = ("bare", "history", "gpumem", "off")
+BARS = {"pair": 1.10, "step": 1.02}
+UNITS = {"pair": ("ns", 1), "step": ("ms", 1_000_000)}
+
+
+class Worker:
+    """The measuring process of one mode: turns itself on, then measures what it is asked for, line by line."""
+
+    def __init__(self, mode: str, pairs: int, steps: int) -> None:
+        self.mode = mode
+        self.pairs = pairs
+        self.steps = steps
+        self.folder = tempfile.TemporaryDirectory()
+        self.recording: Any = None
+        if mode in ("gpumem", "off"):
+            import gpumem
+
+            self.recording = gpumem.record(Path(self.folder.name) / "overhead.gpumem")
+            self.recording.start()
+        import torch
+
+        self.torch = torch
+        torch.cuda.init()
+        if mode == "history":
+            torch.cuda.memory._record_memory_history("all", context="all", stacks="python", max_entries=100_000)
+        self.train_step = self.prepare_step()
+
+    def prepare_step(self) -> Callable[[], None]:
+        """One training step of the sample's language model, warmed up."""
+        torch = self.torch
+        sample = load(ROOT / "sample_traces" / "scripts" / "gpt2_train.py")
+        torch.manual_seed(0)
+        model = sample.LanguageModel(vocabulary=8192, length=256, width=384, heads=6, depth=12).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+        tokens = torch.randint(8192, (4, 257), device="cuda")
+
+        def train_step() -> None:
+            loss = torch.nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        for _ in range(5):
+            train_step()
+        torch.cuda.synchronize()
+        return train_step
+
+    def measure(self, what: str) -> float:
+        """Nanoseconds for one pair or one step, averaged over a loop."""
+        gc.collect()
+        gc.disable()
+        loops, run = (self.pairs, self.run_pairs) if what == "pair" else (self.steps, self.run_steps)
+        self.torch.cuda.synchronize()
+        started_ns = time.perf_counter_ns()
+        run()
+        self.torch.cuda.synchronize()
+        elapsed_ns = time.perf_counter_ns() - started_ns
+        gc.enable()
+        return elapsed_ns / loops
+
+    def run_pairs(self) -> None:
+        descend(STACK_DEPTH - 4, self.torch.empty, self.pairs)
+
+    def run_steps(self) -> None:
+        for _ in range(self.steps):
+            self.train_step()
+
+    def serve(self) -> None:
+        """Answers "pair" and "step" with nanoseconds until the input ends; then ends the recording."""
+        if self.mode == "off":
+            from gpumem import abi
+
+            abi.set_events_enabled(False)
+        print("ready", flush=True)
+        for line in sys.stdin:
+            print(self.measure(line.strip()), flush=True)
+        if self.recording is not None:
+            self.recording.stop()
+        self.folder.cleanup()
+
+
+def descend(depth: int, empty: Callable[..., object], pairs: int) -> None:
+    """Allocates and frees at the end of `depth` nested calls."""
+    if depth > 1:
+        descend(depth - 1, empty, pairs)
+        return
+    for _ in range(pairs):
+        empty(1024, device="cuda")
+
+
+def load(path: Path) -> Any:
+    """The script at `path` as a module, its main not run."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ask(worker: subprocess.Popen[str], what: str) -> float:
+    """A worker's answer."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdin.write(what + "\n")
+    worker.stdin.flush()
+    return float(worker.stdout.readline())
+
+
+def measure_all(rounds: int, pairs: int, steps: int) -> dict[str, dict[str, list[float]]]:
+    """Nanoseconds by what was measured and mode, one figure a round; the order within a round shifts by one each."""
+    workers = {}
+    for mode in MODES:
+        command = [sys.executable, __file__, "--worker", mode, "--pairs", str(pairs), "--steps", str(steps)]
+        workers[mode] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for mode, worker in workers.items():
+        assert worker.stdout is not None
+        if worker.stdout.readline().strip() != "ready":
+            raise SystemExit(f"the worker {mode} did not start")
+    figures: dict[str, dict[str, list[float]]] = {what: {mode: [] for mode in MODES} for what in BARS}
+    for what, by_mode in figures.items():
+        for mode in MODES:
+            ask(workers[mode], what)  # warms up
+        for number in range(rounds):
+            for place in range(len(MODES)):
+                mode = MODES[(number + place) % len(MODES)]
+                by_mode[mode].append(ask(workers[mode], what))
+    for worker in workers.values():
+        assert worker.stdin is not None
+        worker.stdin.close()
+        worker.wait()
+    return figures
+
+
+def render(figures: dict[str, dict[str, list[float]]], rounds: int) -> str:
+    """The table: medians, their ratios to bare, and whether the bar is met."""
+    lines = [f"medians of {rounds} interleaved runs", f"{'':<10}" + "".join(f"{mode:>16}" for mode in MODES)]
+    for what, by_mode in figures.items():
+        unit, divisor = UNITS[what]
+        medians = {mode: median(by_mode[mode]) for mode in MODES}
+        cells = [f"{medians['bare'] / divisor:,.1f}"]
+        cells += [f"{medians[m] / divisor:,.1f} ({medians[m] / medians['bare']:.2f}×)" for m in MODES[1:]]
+        lines.append(f"{what + ', ' + unit:<10}" + "".join(f"{cell:>16}" for cell in cells))
+    for what, bar in BARS.items():
+        ratio = median(figures[what]["gpumem"]) / median(figures[what]["bare"])
+        lines.append(f"{what}: gpumem {ratio:.3f} × bare, bar {bar:.2f}: {'met' if ratio <= bar else 'MISSED'}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("-o", "--output", type=Path, help="write every figure as JSON")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--pairs", type=int, default=50_000)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--worker", choices=MODES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        Worker(options.worker, options.pairs, options.steps).serve()
+        return
+    figures = measure_all(options.rounds, options.pairs, options.steps)
+    if options.output:
+        ratios = {
+            what: {mode: median(by_mode[mode]) / median(by_mode["bare"]) for mode in MODES}
+            for what, by_mode in figures.items()
+        }
+        document = {"unit": "ns", "rounds": options.rounds, "figures": figures, "ratios": ratios, "bars": BARS}
+        options.output.write_text(json.dumps(document, indent=1) + "\n")
+    print(render(figures, options.rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -17,15 +17,18 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from gpumem import abi
 from gpumem.errors import TrackerUnavailable
-from gpumem.recorder import recording, torch_facts
+from gpumem.recorder import recording
 from gpumem.recorder.import_hook import ImportHook
-from gpumem.recorder.torch_install import find_torch_in
-from gpumem.recorder.torch_tracker import TorchTracker
-from gpumem.recorder.tracker_build import TrackerBuild, plan_tracker, start_build
 from gpumem.vocabulary import DeviceOrdinal
+
+if TYPE_CHECKING:  # loaded with torch, so that a process without it starts as fast as ever
+    from gpumem.recorder.torch_facts import Json
+    from gpumem.recorder.torch_tracker import TorchTracker
+    from gpumem.recorder.tracker_build import TrackerBuild
 
 INITIAL_FACT_BYTES_MAX = 1 << 20
 """Segments are spread over facts of about this much text: initial_state, initial_state:1, …"""
@@ -86,6 +89,8 @@ def record_end_facts() -> None:
         _record("note:torch", reason)
     if torch is None or not _hook.has_cuda_started:
         return
+    from gpumem.recorder import torch_facts
+
     for device, facts in torch_facts.read_devices(torch).items():
         _record(f"device:{device}", facts)
         end = torch_facts.read_end(torch, device)
@@ -112,6 +117,9 @@ def _is_cuda_awaited(torch: ModuleType) -> bool:
             version = getattr(torch, "__version__", "of unknown version")
             _hook.reason = f"PyTorch's allocator is not recorded: torch {version} was built without CUDA."
             return False
+        if not hasattr(torch.cuda, "_lazy_call"):
+            _hook.reason = f"PyTorch's allocator is not recorded: torch {torch.__version__} is not known to gpumem."
+            return False
         is_first = not _hook.is_queued
         _hook.is_queued = True
         if is_first and _hook.build is None and _hook.tracker is None:
@@ -120,6 +128,9 @@ def _is_cuda_awaited(torch: ModuleType) -> bool:
 
 
 def _start_build(torch: ModuleType) -> None:
+    from gpumem.recorder.torch_install import find_torch_in
+    from gpumem.recorder.tracker_build import plan_tracker, start_build
+
     try:
         installed = find_torch_in(Path(next(iter(torch.__path__))))
         if installed is None:
@@ -143,6 +154,8 @@ def _when_cuda_starts() -> None:
 def _record_cuda(torch: ModuleType) -> None:
     if not recording.is_armed() or not recording.ensure_started():
         return
+    from gpumem.recorder import torch_facts
+
     _hook.has_cuda_started = True
     if _hook.memory_limit_bytes is not None:
         _limit_memory(torch, _hook.memory_limit_bytes)
@@ -162,6 +175,8 @@ def _record_cuda(torch: ModuleType) -> None:
 
 
 def _limit_memory(torch: ModuleType, limit_bytes: int) -> None:
+    from gpumem.recorder import torch_facts
+
     try:
         torch_facts.limit_memory(torch, limit_bytes)
     except RuntimeError as error:
@@ -170,6 +185,9 @@ def _limit_memory(torch: ModuleType, limit_bytes: int) -> None:
 
 def _attach(torch: ModuleType, device_count: int) -> None:
     """Attaches the tracker unless it is, and records the state of an allocator that is in use."""
+    from gpumem.recorder import torch_facts
+    from gpumem.recorder.torch_tracker import TorchTracker
+
     if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
         raise TrackerUnavailable(
             "PyTorch's allocator is not recorded: PYTORCH_NO_CUDA_MEMORY_CACHING is set, so there is none; unset it."
@@ -197,7 +215,7 @@ def _attach_once(tracker: TorchTracker) -> None:
         _hook.tracker = tracker
 
 
-def _record_initial_state(segments: Sequence[torch_facts.Json], position: int, device_count: int) -> None:
+def _record_initial_state(segments: Sequence[Json], position: int, device_count: int) -> None:
     """Writes the state as facts; it supersedes the devices' events before `position`."""
     chunks: list[list[str]] = [[]]
     chunk_bytes = 0

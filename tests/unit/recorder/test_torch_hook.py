@@ -20,7 +20,7 @@ PREPARE = """
 import contextlib, json, os, sys
 from gpumem import abi
 from gpumem.errors import TrackerUnavailable
-from gpumem.recorder import recording, torch_hook
+from gpumem.recorder import recording, torch_hook, torch_tracker
 
 told, facts, armed = [], {}, [True]
 abi.record_fact = lambda key, text: facts.__setitem__(key, json.loads(text))
@@ -45,7 +45,7 @@ class Tracker:
         told.append(f'silent on {device_count}')
         yield
         told.append('heard')
-torch_hook.TorchTracker = Tracker
+torch_tracker.TorchTracker = Tracker
 
 def tell(**more):
     print(json.dumps({'told': told, 'facts': facts, 'why': torch_hook.why_not_recorded(), **more}, default=str))

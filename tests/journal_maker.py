@@ -1,6 +1,8 @@
-"""Journals written by hand for tests, through the native core, window by window.
+"""Journals written by hand for tests: events, stacks, marks, facts by name.
 
-Owns: turning rows of events into a journal as a recorder leaves it. Must not know: how it is read or sealed.
+    maker = JournalMaker(path); maker.pairs(100); maker.mark("x"); maker.close()
+
+Owns: turning such calls into records and entries as a recorder writes them. Must not know: how they are read or sealed.
 """
 
 from __future__ import annotations
@@ -16,20 +18,21 @@ import numpy.typing as npt
 from gpumem import abi
 from gpumem.trace.journal_layout import RECORD, EntryKind
 from gpumem.vocabulary import NO_DEVICE, EventKind
+from raw_journal import RawJournal
 
 RUN_ID = bytes(range(16))
-WINDOW_RECORDS = (16 << 20) // 64
 
 
 class JournalMaker:
-    """Writes a journal; ids of entries count from 1 as a recorder's do."""
+    """Writes a journal with windows of `window_records`; ids of entries count from 1 as a recorder's do."""
 
-    def __init__(self, path: Path, *, run_id: bytes = RUN_ID) -> None:
+    def __init__(
+        self, path: Path, *, run_id: bytes = RUN_ID, window_records: int = 64, window_capacity: int = 64
+    ) -> None:
         self.path = path
-        self.writer = abi.JournalWriter(path, run_id)
+        self.raw = RawJournal(path, run_id, window_records=window_records, window_capacity=window_capacity)
         self.strings: dict[str, int] = {}
         self.counts: dict[EntryKind, int] = {}
-        self.position = 0
 
     def string(self, text: str) -> int:
         if text not in self.strings:
@@ -39,7 +42,7 @@ class JournalMaker:
     def entry(self, kind: EntryKind, payload: bytes, entry_id: int | None = None) -> int:
         self.counts[kind] = self.counts.get(kind, 0) + 1
         number = self.counts[kind] if entry_id is None else entry_id
-        self.writer.append_entry(kind, number, payload)
+        self.raw.append_entry(kind, number, payload)
         return number
 
     def fact(self, key: str, value: object) -> None:
@@ -55,8 +58,7 @@ class JournalMaker:
 
     def record(self, kind: EventKind, **fields: int) -> int:
         values = {"time_ns": abi.clock_ns(), "kind": kind, "device": 0} | fields
-        self.position = self.writer.append(abi.CRecord(**values)) + 1
-        return self.position - 1
+        return self.raw.append(abi.CRecord(**values))
 
     def mark(self, name: str) -> int:
         return self.record(EventKind.MARK, device=NO_DEVICE, address=self.string(name))
@@ -66,19 +68,22 @@ class JournalMaker:
 
     def reading(self, **fields: int) -> None:
         names = ("time_ns", "event", "total", "used", "free", "reserved", "process", "other", "device", "unavailable")
-        values = {"time_ns": abi.clock_ns(), "event": self.position} | fields
+        values = {"time_ns": abi.clock_ns(), "event": self.raw.record_count} | fields
         self.entry(EntryKind.READING, struct.pack("<8Q2I", *(values.get(name, 0) for name in names)))
 
-    def many(self, records: npt.NDArray[np.void]) -> None:
-        """Appends records given as RECORD rows, without their commit words."""
-        assert records.dtype == RECORD
-        append, buffer = self.writer.append, abi.CRecord.from_buffer_copy
-        for row in records:
-            append(buffer(row.tobytes()))
-        self.position += len(records)
+    def pairs(self, event_count: int, *, stack: int = 0) -> None:
+        """Appends `event_count` records numbered on from the last: alloc and free in turn."""
+        records = pair_records(event_count, first=self.raw.record_count)
+        records["stack"] = stack
+        self.raw.append_rows(records)
 
     def close(self, ended_by: str = "exit") -> None:
-        self.writer.close(ended_by)
+        self.raw.close(ended_by)
+
+    def kill(self) -> None:
+        """Leaves the journal as a killed process does; its process is then one that is not there."""
+        self.raw.header["process_start_ticks"] = 1
+        self.raw.let_go()
 
 
 def pair_records(event_count: int, *, first: int = 0) -> npt.NDArray[np.void]:

@@ -27,7 +27,7 @@ from gpumem.trace.journal import Journal, Window, part_of, target_of
 from gpumem.trace.journal_facts import JournalFacts
 from gpumem.trace.journal_layout import WindowKind, WindowState
 from gpumem.trace.journal_trace import make_tables, make_trace
-from gpumem.trace.record_columns import window_events
+from gpumem.trace.record_columns import Superseded, window_events
 from gpumem.trace.zip_parts import ReadOnlyFile, ZipWriter
 
 
@@ -60,6 +60,8 @@ class JournalSealer:
             self._writer: ZipWriter | None = None
             self._parts: list[PartWindow] = []
             self._next_window = 0
+            self._state_facts = 0
+            self._known_superseded = Superseded()
         except BaseException:
             os.close(self._lock)
             raise
@@ -139,7 +141,7 @@ class JournalSealer:
             window,
             found,
             started_ns=self.journal.started_monotonic_ns,
-            superseded=JournalFacts(self._entries.facts, str(self.path)).superseded,
+            superseded=self._superseded(),
             first_mark=sum(len(part.marks) for part in self._parts),
         )
         entry = self.journal.entries[window.number : window.number + 1]
@@ -152,6 +154,14 @@ class JournalSealer:
         self.journal.header["part_published_bytes"] = writer.end_offset
         entry["state"] = WindowState.SEALED
         self._punch(window)
+
+    def _superseded(self) -> Superseded:
+        """What the state found replaces; read again only when there are new facts of it, as they may be large."""
+        facts = {key: text for key, text in self._entries.facts.items() if key.startswith("initial_state")}
+        if len(facts) != self._state_facts:
+            self._state_facts = len(facts)
+            self._known_superseded = JournalFacts(facts, str(self.path)).superseded
+        return self._known_superseded
 
     def _punch(self, window: Window) -> None:
         punch_hole(self._lock, window.offset, window.byte_count)

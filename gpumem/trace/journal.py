@@ -36,6 +36,7 @@ from gpumem.trace.zip_parts import ReadOnlyFile
 
 JOURNAL_SUFFIX = ".journal"
 PART_SUFFIX = ".part"
+_POSITION_LIMIT = 1 << 48
 Records = npt.NDArray[np.void]
 
 
@@ -138,6 +139,9 @@ class Journal:
         if kind is not WindowKind.NONE and window.offset + window.byte_count > self.file.byte_count:
             message = f"{self.path} is cut off: window {number} should end at byte {window.offset + window.byte_count}."
             raise TraceTruncated(message, offset=self.file.byte_count)
+        if window.first_record >= _POSITION_LIMIT:
+            message = f"{self.path} is damaged: window {number} begins at event {window.first_record}."
+            raise TraceTruncated(message, offset=offset)
         return window
 
     def windows(self, kind: WindowKind, first: int = 0) -> Iterator[Window]:

@@ -100,7 +100,8 @@ def _take_marks(columns: dict[str, Column], first_mark: int) -> tuple[PartMark, 
     steps = np.where(kinds[rows] == EventKind.STEP, columns["requested_bytes"][rows].astype(np.int64), -1)
     fields = (rows, addresses[rows], steps, columns["time_ns"][rows])
     marks = tuple(PartMark(*(int(value) for value in mark)) for mark in zip(*fields, strict=True))
-    addresses[rows] = np.arange(first_mark, first_mark + len(rows), dtype=np.uint64)
+    columns["address"] = addresses.copy()  # a column of one row may still be the window's own, read-only bytes
+    columns["address"][rows] = np.arange(first_mark, first_mark + len(rows), dtype=np.uint64)
     return marks
 
 

@@ -221,6 +221,7 @@ def _decode(name: str, content: bytes, where: str) -> pa.Table:
     try:
         table = pq.ParquetFile(pa.BufferReader(content)).read(columns=schema.names, use_threads=False)
         table = table.select(schema.names).cast(schema)
+        table.validate(full=True)  # text that is no UTF-8, for one
     except PARQUET_ERRORS as error:
         raise TraceTruncated(f"{where} is damaged: {first_line(error)}.") from error
     if any(table[field.name].null_count and not field.nullable for field in schema):

@@ -41,7 +41,7 @@ Pretended pretended;
 template <class E, class... Arguments>
 void hand_over(Arguments... arguments) {
   const E entry(arguments...);
-  (*attached)(entry);
+  if (attached != nullptr) (*attached)(entry);
 }
 
 }  // namespace

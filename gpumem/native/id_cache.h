@@ -58,6 +58,9 @@ class IdCache {
     slot->tagged_id.store((key.low & ~uint64_t{UINT32_MAX}) | id, std::memory_order_release);
   }
 
+  // Gives the memory back; keys may come and be found again, a key being inserted may be lost.
+  void forget() { madvise(sets_, kBytes, MADV_DONTNEED); }
+
  private:
   static constexpr uint32_t kSetBits = 15;
   static constexpr uint32_t kSlotsPerSet = 4;

@@ -60,12 +60,22 @@ struct IdTable::Slot {
 struct IdTable::Slots {
   uint64_t capacity;  // a power of two
   Slot* slots;        // capacity of them, at most half in use
+  Slots* smaller;     // what it replaced: a reader may still be in it
 };
 
-IdTable::IdTable() : slots_(make_slots(kFirstCapacity)) {}
+IdTable::IdTable() : slots_(make_slots(kFirstCapacity, nullptr)) {}
 
-IdTable::Slots* IdTable::make_slots(uint64_t capacity) {
-  return new Slots{capacity, new Slot[capacity]};
+IdTable::~IdTable() {
+  for (Slots* slots = slots_.load(); slots;) {
+    Slots* smaller = slots->smaller;
+    delete[] slots->slots;
+    delete slots;
+    slots = smaller;
+  }
+}
+
+IdTable::Slots* IdTable::make_slots(uint64_t capacity, Slots* smaller) {
+  return new Slots{capacity, new Slot[capacity], smaller};
 }
 
 uint32_t IdTable::find(Hash128 key) const {
@@ -93,14 +103,14 @@ void IdTable::insert(Hash128 key, uint32_t id) {
   Slots* slots = slots_.load(std::memory_order_relaxed);
   const uint64_t count = count_.load(std::memory_order_relaxed) + 1;
   if (count * 2 > slots->capacity) {
-    Slots* larger = make_slots(slots->capacity * 2);
+    Slots* larger = make_slots(slots->capacity * 2, slots);
     for (uint64_t i = 0; i < slots->capacity; ++i) {
       const Slot& slot = slots->slots[i];
       const uint32_t held = slot.id.load(std::memory_order_relaxed);
       if (held)
         place(larger, {slot.high.load(std::memory_order_relaxed), slot.low.load(std::memory_order_relaxed)}, held);
     }
-    // The smaller one is not freed: a reader may be in it. All of them together are smaller than the last.
+    // All the smaller ones together are smaller than this one.
     slots_.store(larger, std::memory_order_release);
     slots = larger;
   }

@@ -28,6 +28,7 @@ Hash128 hash_bytes(const void* bytes, size_t length);
 class IdTable {
  public:
   IdTable();
+  ~IdTable();
   IdTable(const IdTable&) = delete;
   IdTable& operator=(const IdTable&) = delete;
 
@@ -40,7 +41,7 @@ class IdTable {
  private:
   struct Slot;
   struct Slots;
-  static Slots* make_slots(uint64_t capacity);
+  static Slots* make_slots(uint64_t capacity, Slots* smaller);
   static void place(Slots* slots, Hash128 key, uint32_t id);
 
   std::atomic<Slots*> slots_;       // replaced when it grows; the old one stays for readers under way

@@ -109,8 +109,9 @@ void Journal::write_header(const uint8_t* run_id) {
   header_->process_start_ticks = read_process_start_ticks();
   header_->state.store(static_cast<uint32_t>(JournalState::Recording), std::memory_order_release);
   // Last, so that whoever sees the magic sees a whole header.
-  std::atomic_thread_fence(std::memory_order_release);
-  std::memcpy(header_->magic, kJournalMagic, sizeof kJournalMagic);
+  uint64_t magic;
+  std::memcpy(&magic, kJournalMagic, sizeof magic);
+  __atomic_store_n(reinterpret_cast<uint64_t*>(header_->magic), magic, __ATOMIC_RELEASE);
 }
 
 // Makes sure that the disk holds [offset, offset + bytes): a full disk is an error here instead of a SIGBUS later.
@@ -394,7 +395,9 @@ void Journal::wait_for_appends() const {
       if (!windows_[window].records) continue;
       const uint64_t taken = directory_[window].taken.load(std::memory_order_relaxed);
       const uint64_t committed = directory_[window].committed.load(std::memory_order_acquire);
-      is_quiet = is_quiet && committed >= (taken < kRecordsPerWindow ? taken : kRecordsPerWindow);
+      const bool is_full =
+          directory_[window].state.load(std::memory_order_acquire) == static_cast<uint32_t>(WindowState::Full);
+      is_quiet = is_quiet && (taken < kRecordsPerWindow ? committed >= taken : is_full);
     }
     if (is_quiet) return;
     const timespec pause = {0, 200000};

@@ -81,7 +81,10 @@ gm_status status_of_errno() {
 void replace_mapping(void* mapping, uint64_t bytes, uint64_t kept_bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return;
-  std::memcpy(memory, mapping, kept_bytes);
+  // Word by word and atomically: late threads may still count in it.
+  auto* target = static_cast<uint64_t*>(memory);
+  const auto* source = static_cast<const uint64_t*>(mapping);
+  for (uint64_t i = 0; i < kept_bytes / sizeof *target; ++i) target[i] = __atomic_load_n(source + i, __ATOMIC_RELAXED);
   if (::mremap(memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, mapping) == MAP_FAILED) ::munmap(memory, bytes);
 }
 

@@ -25,7 +25,7 @@ bool reserve_file_bytes(int fd, uint64_t offset, uint64_t bytes);
 // The status that errno stands for when a file could not be reserved or mapped.
 gm_status status_of_errno();
 
-// Puts private memory in the place of a mapping, in one step; it keeps the first `kept_bytes`.
+// Puts private memory in the place of a mapping, in one step; it keeps the first `kept_bytes`, a multiple of 8.
 void replace_mapping(void* mapping, uint64_t bytes, uint64_t kept_bytes);
 
 // Starts a thread that receives no signals; false when the system gives none.

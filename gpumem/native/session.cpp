@@ -27,6 +27,7 @@ struct ChildInheritance {
 
 std::atomic<Session*> g_session{nullptr};
 std::atomic<Session*> g_latest{nullptr};
+Session* g_all_sessions = nullptr;  // the newest, of this process and its forefathers; guarded by g_control_mutex
 std::atomic<bool> g_is_child_due{false};
 std::atomic<uint64_t> g_serial{0};
 std::mutex g_control_mutex;  // start, stop, the child's first event, fork; taken before g_facts_mutex
@@ -57,6 +58,7 @@ gm_status open_session(std::string path, int32_t* errno_value) {
   session->serial = g_serial.fetch_add(1, std::memory_order_relaxed) + 1;
   session->has_stacks = inherited.has_stacks;
   session->path = std::move(path);
+  session->previous = std::exchange(g_all_sessions, session);
   const std::lock_guard<std::mutex> lock(g_facts_mutex);
   for (const auto& [key, json] : inherited.facts) write_fact(session, key, json.data(), json.size());
   g_latest.store(session, std::memory_order_release);
@@ -112,6 +114,8 @@ void Session::end(const char* ended_by) {
     if (take_open_free(device, &place)) journal.settle(place);
   }
   journal.close(ended_by);
+  walker_caches.stacks.forget();
+  walker_caches.codes.forget();
   wake_segment_waiters();
 }
 

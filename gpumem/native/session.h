@@ -33,6 +33,7 @@ struct Session {
   bool take_open_free(uint32_t device, RecordPlace* place);
   void leave_open_free(uint32_t device, RecordPlace place);
 
+  Session* previous = nullptr;  // the one before: all of them stay within reach of leak checkers
   Journal journal;
   Intern intern;
   WalkerCaches walker_caches;

@@ -1,0 +1,120 @@
+// The recorder across fork and at exit. Not run under the thread sanitizer, which allows no threads after a fork.
+#include <sys/wait.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "expect.h"
+#include "journal_reading.h"
+#include "recording.h"
+
+namespace {
+
+using gpumem::EntryKind;
+
+int child_records(const std::string& path) {
+  g_failure_count = 0;
+  EXPECT_EQUAL(gm_recorder_is_active(), 0);
+  gm_record_fact("rank", "1", 1);
+  std::thread other([] { record(GM_ALLOC, 7, 0x77); });
+  other.join();
+  EXPECT_EQUAL(gm_recorder_is_active(), 1);
+  record(GM_ALLOC, 1, 0x99);
+  gm_record_mark(GM_MARK, "of the child", 0, nullptr);
+  char own_path[4096];
+  gm_recorder_get_path(own_path, sizeof own_path);
+  EXPECT_EQUAL(own_path, path);
+  gm_recorder_stop("exit");
+  return g_failure_count;
+}
+
+// A fork while other threads record: the child has a journal of its own with the facts and its scope; the parent's
+// holds nothing of it.
+void test_forked_child_records_into_its_own_journal(const std::string& folder) {
+  const std::string path = folder + "/fork.gpumem.journal";
+  const std::string pattern = folder + "/fork.%d.gpumem.journal";
+  start_recording(path, pattern.c_str());
+  gm_record_fact("program", "{\"rank\": 0}", 11);
+  gm_scope_push("training", nullptr);
+  std::atomic<bool> is_over{false};
+  std::thread busy([&is_over] {
+    for (uint64_t i = 0; !is_over.load(); ++i) {
+      record(GM_ALLOC, 0, i);
+      gm_record_fact("busy", "1", 1);
+      gm_scope_push(std::to_string(i % 1000).c_str(), nullptr);
+      gm_scope_pop();
+    }
+  });
+  for (int round = 0; round < 5; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(child_records(folder + "/fork." + std::to_string(::getpid()) + ".gpumem.journal"));
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQUAL(status, 0);
+    const JournalContents of_child = read_journal(folder + "/fork." + std::to_string(child) + ".gpumem.journal");
+    EXPECT(of_child.is_closed);
+    EXPECT_EQUAL(of_child.pid, child);
+    EXPECT_EQUAL(of_child.records.size(), 3);
+    if (of_child.records.size() != 3) continue;
+    EXPECT_EQUAL(of_child.records.at(0).address, 0x77);
+    EXPECT_EQUAL(of_child.records.at(1).scope, 1);
+    EXPECT_EQUAL(of_child.payloads(EntryKind::Scope).size(), 1);
+    const std::vector<std::string> facts = of_child.payloads(EntryKind::Fact);
+    EXPECT_EQUAL(facts.front().substr(4), "program{\"rank\": 0}");
+  }
+  is_over.store(true);
+  busy.join();
+  gm_scope_pop();
+  gm_recorder_stop("exit");
+  uint64_t foreign_count = 0;
+  for (const auto& [event, record] : read_journal(path).records) foreign_count += record.device != 0 ? 1 : 0;
+  EXPECT_EQUAL(foreign_count, 0);
+}
+
+void test_child_without_a_pattern_does_not_record(const std::string& folder) {
+  const std::string path = folder + "/no_pattern.gpumem.journal";
+  start_recording(path);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(record(GM_ALLOC, 0, 1) == GM_NOT_RECORDING ? 0 : 1);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQUAL(status, 0);
+  record(GM_ALLOC, 0, 2);
+  gm_recorder_stop("exit");
+  EXPECT_EQUAL(read_journal(path).records.size(), 1);
+}
+
+void test_process_ends_while_threads_record(const std::string& folder) {
+  const std::string path = folder + "/ending.gpumem.journal";
+  start_recording(path, (folder + "/ending.%d.gpumem.journal").c_str());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (uint8_t device = 0; device < 3; ++device) {
+      std::thread([device] {
+        for (uint64_t i = 0;; ++i) record(GM_ALLOC, device, i);
+      }).detach();
+    }
+    ::usleep(30000);
+    std::exit(7);  // static destructors run while the threads go on
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+  EXPECT_EQUAL(read_journal(folder + "/ending." + std::to_string(child) + ".gpumem.journal").torn_count, 0);
+  gm_recorder_stop("exit");
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 2) return 2;
+  const std::string folder = arguments[1];
+  run_case("a forked child records into its own journal",
+           [&] { test_forked_child_records_into_its_own_journal(folder); });
+  run_case("a child without a pattern does not record", [&] { test_child_without_a_pattern_does_not_record(folder); });
+  run_case("the process ends while threads record", [&] { test_process_ends_while_threads_record(folder); });
+  return exit_code();
+}

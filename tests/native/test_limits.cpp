@@ -1,0 +1,141 @@
+// What the journal does when the world refuses: a full disk, a limit on file length, a folder it cannot use.
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "expect.h"
+#include "journal_reading.h"
+#include "recording.h"
+
+namespace {
+
+constexpr uint64_t kSlots = gpumem::kRecordWindowBytes / sizeof(gm_record);
+
+// Threads record past what fits: what was accepted is there, the rest is refused and counted, the program goes on.
+void record_past_the_end(const std::string& path) {
+  start_recording(path);
+  gm_record_fact("program", "{}", 2);
+  constexpr uint8_t kThreads = 3;
+  uint64_t accepted[kThreads] = {}, refused[kThreads] = {};
+  std::vector<std::thread> threads;
+  for (uint8_t device = 0; device < kThreads; ++device) {
+    threads.emplace_back([&, device] {
+      for (uint64_t i = 0; i < kSlots; ++i) {
+        // Frees in two halves, the last of which stays open, so that the end has something to settle.
+        const gm_status status = record(i % 2 ? GM_FREE_REQUESTED : GM_ALLOC, device, i);
+        ++(status == GM_OK ? accepted[device] : refused[device]);
+        if (status != GM_OK) EXPECT_EQUAL(status, GM_DISK_FULL);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  gm_recorder_counts counts;
+  EXPECT_EQUAL(gm_recorder_get_counts(&counts), GM_OK);
+  EXPECT_EQUAL(counts.status, GM_DISK_FULL);
+  EXPECT(counts.errno_value == ENOSPC || counts.errno_value == EFBIG);
+  EXPECT_EQUAL(counts.records_refused, refused[0] + refused[1] + refused[2]);
+  EXPECT(counts.records_refused > 0);
+  EXPECT_EQUAL(gm_recorder_is_active(), 0);
+  EXPECT_EQUAL(gm_record_fact("late", "1", 1), GM_DISK_FULL);
+  const JournalContents contents = read_journal(path);
+  EXPECT(contents.is_whole && contents.is_closed);
+  EXPECT_EQUAL(contents.ended_by, "disk_full");
+  EXPECT_EQUAL(contents.records.size(), accepted[0] + accepted[1] + accepted[2]);
+  EXPECT_EQUAL(contents.records.size() % kSlots, 0);
+  EXPECT_EQUAL(contents.torn_count, 0);
+  EXPECT_EQUAL(contents.hole_count, 0);
+  EXPECT_EQUAL(counts.records, contents.records.size());
+  EXPECT_EQUAL(gm_recorder_stop("exit"), GM_OK);
+  EXPECT_EQUAL(read_journal(path).ended_by, "disk_full");
+}
+
+void test_full_disk_stops_the_recording_alone(const std::string& folder) {
+  const std::string mount_point = folder + "/small";
+  ::mkdir(mount_point.c_str(), 0755);
+  if (::mount("tmpfs", mount_point.c_str(), "tmpfs", 0, "size=42m") != 0) {
+    std::printf("  cannot mount a tmpfs: %s\n", std::strerror(errno));
+    ++g_failure_count;
+    return;
+  }
+  record_past_the_end(mount_point + "/full.gpumem.journal");
+  // Nothing is left of an attempt that fails from the start.
+  const std::string ballast = mount_point + "/ballast";
+  ::unlink((mount_point + "/full.gpumem.journal").c_str());
+  const int fd = ::open(ballast.c_str(), O_RDWR | O_CREAT, 0644);
+  EXPECT_EQUAL(::fallocate(fd, 0, 0, 30 << 20), 0);
+  ::close(fd);
+  const std::string path = mount_point + "/none.gpumem.journal";
+  const gm_recorder_options options = {path.c_str(), nullptr, kTestRunId, 0, 0};
+  int32_t errno_value = 0;
+  EXPECT_EQUAL(gm_recorder_start(&options, &errno_value), GM_DISK_FULL);
+  EXPECT_EQUAL(errno_value, ENOSPC);
+  EXPECT_EQUAL(::access(path.c_str(), F_OK), -1);
+  EXPECT_EQUAL(::umount2(mount_point.c_str(), MNT_DETACH), 0);
+}
+
+// SIGXFSZ keeps its default action, which would end the program.
+void test_file_length_limit_stops_the_recording_alone(const std::string& folder) {
+  rlimit before;
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small = {42 << 20, before.rlim_max};
+  ::signal(SIGXFSZ, SIG_DFL);
+  EXPECT_EQUAL(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  record_past_the_end(folder + "/limited.gpumem.journal");
+  ::setrlimit(RLIMIT_FSIZE, &before);
+}
+
+gm_status start_at(const std::string& path, int32_t* errno_value) {
+  const gm_recorder_options options = {path.c_str(), nullptr, kTestRunId, 0, 0};
+  return gm_recorder_start(&options, errno_value);
+}
+
+void test_places_where_no_journal_can_be(const std::string& folder) {
+  int32_t errno_value = 0;
+  EXPECT_EQUAL(start_at(folder + "/missing/a.gpumem.journal", &errno_value), GM_CANNOT_CREATE);
+  EXPECT_EQUAL(errno_value, ENOENT);
+  const std::string existing = folder + "/existing.gpumem.journal";
+  ::close(::open(existing.c_str(), O_RDWR | O_CREAT, 0644));
+  EXPECT_EQUAL(start_at(existing, &errno_value), GM_CANNOT_CREATE);
+  EXPECT_EQUAL(errno_value, EEXIST);
+  // Root may write anywhere but into /proc: a folder that refuses everyone.
+  EXPECT_EQUAL(start_at("/proc/self/a.gpumem.journal", &errno_value), GM_CANNOT_CREATE);
+  EXPECT(errno_value == ENOENT || errno_value == EACCES);
+  const std::string closed_folder = folder + "/closed";
+  ::mkdir(closed_folder.c_str(), 0555);
+  if (::geteuid() != 0) {
+    EXPECT_EQUAL(start_at(closed_folder + "/a.gpumem.journal", &errno_value), GM_CANNOT_CREATE);
+    EXPECT_EQUAL(errno_value, EACCES);
+  }
+  EXPECT_EQUAL(record(GM_ALLOC, 0, 1), GM_NOT_RECORDING);
+}
+
+void test_arguments_that_are_impossible() {
+  int32_t errno_value;
+  EXPECT_EQUAL(gm_recorder_start(nullptr, &errno_value), GM_BAD_ARGUMENT);
+  EXPECT_EQUAL(gm_record_event(nullptr), GM_BAD_ARGUMENT);
+  EXPECT_EQUAL(gm_record_mark(GM_MARK, nullptr, 0, nullptr), GM_BAD_ARGUMENT);
+  EXPECT_EQUAL(gm_record_mark(GM_ALLOC, "x", 0, nullptr), GM_BAD_ARGUMENT);
+  EXPECT_EQUAL(gm_recorder_get_path(nullptr, 0), GM_BAD_ARGUMENT);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 2) return 2;
+  const std::string folder = arguments[1];
+  run_case("places where no journal can be", [&] { test_places_where_no_journal_can_be(folder); });
+  run_case("arguments that are impossible", test_arguments_that_are_impossible);
+  run_case("a file length limit stops the recording alone",
+           [&] { test_file_length_limit_stops_the_recording_alone(folder); });
+  if (::geteuid() == 0) {
+    run_case("a full disk stops the recording alone", [&] { test_full_disk_stops_the_recording_alone(folder); });
+  }
+  return exit_code();
+}

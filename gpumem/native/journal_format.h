@@ -12,6 +12,7 @@
 //
 // Invariants:
 //   window.first_record + slot = the record's event number (record windows follow one another without overlap)
+//   a committed record's commit word = (its event number & 0x7fffffff) + 1
 //   window.committed <= window.taken (taken may overshoot the capacity); FULL == (committed == capacity) for records
 //   entries [0, used) of an entry window are complete; `used` is stored with release order after the bytes
 //   state moves FREE -> OPEN -> FULL by the recorder alone, FULL -> SEALED by the sealer alone

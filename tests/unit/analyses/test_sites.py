@@ -1,0 +1,61 @@
+"""The site rule: the innermost frame of the user's own code."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumem.analyses.sites import SiteFinder, is_users_own
+from gpumem.vocabulary import StackId
+from trace_builder import MiB, TraceBuilder
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/home/anna/train.py",
+        "train.py",
+        "/home/anna/gpumem/train.py",
+        "/home/anna/lib/python/tool.py",
+        "/srv/gpumem/recorder_of_birds.py",
+        "C:\\work\\train.py",
+    ],
+)
+def test_own_code_is_the_users(file: str) -> None:
+    assert is_users_own(file)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/usr/lib/python3.11/random.py",
+        "/opt/lib64/python3.13/asyncio/base_events.py",
+        "/opt/py/lib/python3.13t/threading.py",
+        "/usr/lib/python3/dist-packages/numpy/core.py",
+        "/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py",
+        "C:\\Python\\Lib\\site-packages\\torch\\nn.py",
+        "/usr/lib/python311.zip/runpy.py",
+        "<string>",
+        "<frozen runpy>",
+        "/home/anna/checkout/gpumem/recorder/session.py",
+        "/home/anna/checkout/gpumem/__main__.py",
+        "/home/anna/checkout/cli/gpumem_cli/main.py",
+    ],
+)
+def test_library_code_is_not_the_users(file: str) -> None:
+    assert not is_users_own(file)
+
+
+def test_site_is_innermost_own_frame_else_innermost_frame() -> None:
+    library = ("/venv/lib/python3.11/site-packages/torch/nn.py", 5, "forward")
+    own = [("/home/a/model.py", 7, "block"), ("/home/a/train.py", 9, "main")]
+    builder = TraceBuilder().segment(2 * MiB)
+    builder.alloc("own", 1, stack=[library, *own]).alloc("library", 1, stack=[library, ("<string>", 1, "<module>")])
+    trace = builder.alloc("none", 1).build()
+    finder = SiteFinder(trace)
+    rows = next(trace.event_batches(["stack"]))["stack"].tolist()[1:]
+    sites = [finder.site(StackId(row)) for row in rows]
+    assert [(site.file, site.line) if site else None for site in sites] == [
+        ("/home/a/model.py", 7),
+        ("/venv/lib/python3.11/site-packages/torch/nn.py", 5),
+        None,
+    ]

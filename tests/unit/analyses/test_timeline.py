@@ -1,0 +1,60 @@
+"""The thinned curves keep every extreme."""
+
+from __future__ import annotations
+
+from gpumem.analyses.timeline import find_timeline
+from gpumem.heap.instants import find_instant
+from gpumem.trace.moments import parse_moment
+from trace_builder import MS, KiB, MiB, TraceBuilder
+from training_trace import training_trace
+
+
+def test_spike_of_one_event_survives_thinning() -> None:
+    builder = TraceBuilder().segment(20 * MiB)
+    for number in range(300):
+        builder.alloc("small", 1000).free("small")
+        if number == 170:
+            builder.alloc("spike", 5 * MiB).free("spike")
+    (device,) = find_timeline(builder.build(), buckets=5).devices
+    assert max(point.requested_bytes for point in device.points) == 5 * MiB
+    assert len(device.points) <= 1 + 5 * 8
+    assert [point.event for point in device.points] == sorted({point.event for point in device.points})
+
+
+def test_few_events_are_all_there() -> None:
+    builder = TraceBuilder().segment(2 * MiB).alloc("a", 100).wait(50 * MS).alloc("b", 40).wait(50 * MS).free("a")
+    (device,) = find_timeline(builder.build(), buckets=100).devices
+    assert [(point.event, point.requested_bytes, point.reserved_bytes) for point in device.points] == [
+        (-1, 0, 0),
+        (0, 0, 2 * MiB),
+        (1, 100, 2 * MiB),
+        (2, 140, 2 * MiB),
+        (3, 40, 2 * MiB),
+    ]
+    assert all(point.allocated_bytes is None for point in device.points)
+
+
+def test_known_blocks_give_the_allocated_curve() -> None:
+    builder = TraceBuilder(block_bytes_known=True).segment(2 * MiB).alloc("a", 100)
+    (device,) = find_timeline(builder.build()).devices
+    assert [point.allocated_bytes for point in device.points] == [0, 0, 512]
+
+
+def test_window_starts_at_the_levels_before_it() -> None:
+    builder = TraceBuilder().segment(2 * MiB).alloc("a", 9 * KiB).mark("go").alloc("b", 10).free("b").mark("stop")
+    trace = builder.free("a").build()
+    start = find_instant(trace, parse_moment("mark:go"))
+    end = find_instant(trace, parse_moment("mark:stop"))
+    timeline = find_timeline(trace, start=start, end=end)
+    (device,) = timeline.devices
+    assert device.points[0].requested_bytes == 9 * KiB
+    assert max(point.requested_bytes for point in device.points) == 9 * KiB + 10
+    assert min(point.requested_bytes for point in device.points) == 9 * KiB
+    assert [mark.name for mark in timeline.marks] == ["go", "stop"]
+
+
+def test_out_of_memory_and_marks_are_placed() -> None:
+    timeline = find_timeline(training_trace(oom=True))
+    assert [mark.name for mark in timeline.marks if mark.name] == ["model built"]
+    assert [mark.step for mark in timeline.marks if mark.step is not None] == [0, 1, 2, 3]
+    assert len(timeline.devices[0].ooms) == 1

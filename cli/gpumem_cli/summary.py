@@ -10,7 +10,7 @@ import click
 from gpumem_cli import options
 
 GROUPS = ("site", "stack", "stream", "thread", "pool", "scope", "function", "file")
-TOP = 8
+TOP = 6
 
 
 @click.command(short_help="Peaks, who holds them, the cache, NVML beside it.")

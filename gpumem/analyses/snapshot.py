@@ -73,9 +73,9 @@ def find_snapshot(trace: Trace, instant: Instant, *, devices: Collection[DeviceO
     writer = _Placer(trace)
     facts = {one.device: one for one in trace.meta.devices}
     heaps = {heap.device: heap for heap in heap_at(trace, instant.event, devices=devices)}
-    read = {DeviceOrdinal(reading.device) for reading in trace.readings}
-    for device in sorted(read if devices is None else read & set(devices)):
-        heaps.setdefault(device, DeviceHeap(device, (), ()))
+    if not heaps:
+        read = {DeviceOrdinal(reading.device) for reading in trace.readings}
+        heaps = {device: DeviceHeap(device, (), ()) for device in (read if devices is None else devices)}
     found = [
         _device_snapshot(trace, writer, facts.get(device, DeviceFacts(device)), heaps[device], instant)
         for device in sorted(heaps)

@@ -118,15 +118,23 @@ def summarise_trace(
     carried = ("stack", COLUMN_OF_GROUP[by]) if by in COLUMN_OF_GROUP else ("stack",)
     scans = {scan.device: scan for scan in scan_trace(trace, window=window, devices=devices, carried=carried)}
     facts = {DeviceOrdinal(one.device): one for one in trace.meta.devices}
-    wanted = sorted(set(scans) | (set(facts) if devices is None else set(facts) & set(devices)))
-    if not scans and len(wanted) > 1:
-        wanted = [device for device in wanted if any(reading.device == device for reading in trace.readings)] or wanted
+    wanted = _devices_to_report(trace, scans, devices)
     readings = _readings_within(trace, start, end)
     summaries = [
         _device_summary(trace, facts.get(device, DeviceFacts(device)), scans.get(device), window, readings, by)
         for device in wanted
     ]
     return TraceSummary(str(trace.path), trace.meta, trace.event_count, start, end, summaries)
+
+
+def _devices_to_report(
+    trace: Trace, scans: Collection[DeviceOrdinal], devices: Collection[DeviceOrdinal] | None
+) -> list[DeviceOrdinal]:
+    """The devices asked for; else those with events, else those known, else those that NVML read."""
+    if devices is not None:
+        return sorted(devices)
+    known = {DeviceOrdinal(facts.device) for facts in trace.meta.devices}
+    return sorted(scans or known or {DeviceOrdinal(reading.device) for reading in trace.readings})
 
 
 def _window(trace: Trace, start: Instant | None, end: Instant | None) -> Window:

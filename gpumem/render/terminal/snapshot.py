@@ -13,7 +13,7 @@ from rich.text import Text
 from gpumem.analyses.snapshot import DeviceSnapshot, HeapSnapshot, SegmentFinding
 from gpumem.heap.instants import Instant
 from gpumem.render.terminal import theme
-from gpumem.render.terminal.theme import Page, fit_left, fit_right
+from gpumem.render.terminal.theme import Page, counted, fit_left, fit_right
 from gpumem.render.text import printable
 from gpumem.trace.model import Reading
 from gpumem.units import format_bytes, format_count, format_duration, format_share
@@ -66,13 +66,9 @@ def _verdict(instant: Instant, device: DeviceSnapshot) -> str:
     card = f" of {name}'s {format_bytes(facts.capacity_bytes)}" if facts.capacity_bytes else f" on {name}"
     share = f", {format_share(device.reserved_bytes, facts.capacity_bytes)}" if facts.capacity_bytes else ""
     return (
-        f"{_when(instant)}: {format_bytes(device.requested_bytes)} requested in {_counted(blocks, 'block')}, "
-        f"{format_bytes(device.reserved_bytes)} reserved in {_counted(len(device.segments), 'segment')}{share}{card}."
+        f"{_when(instant)}: {format_bytes(device.requested_bytes)} requested in {counted(blocks, 'block')}, "
+        f"{format_bytes(device.reserved_bytes)} reserved in {counted(len(device.segments), 'segment')}{share}{card}."
     )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{format_count(count)} {noun}" + ("" if count == 1 else "s")
 
 
 def _nvml(instant: Instant, reading: Reading) -> str:
@@ -123,7 +119,8 @@ def _largest_first(segments: Sequence[SegmentFinding]) -> list[SegmentFinding]:
 
 def _segment_table(device: DeviceSnapshot, page: Page, top: int) -> Iterator[Text]:
     layout = _layout(device, page)
-    header = fit_left("segment", _ADDRESS_WIDTH) + fit_right("bytes", _BYTES_WIDTH) + fit_right("in use", _SHARE_WIDTH)
+    used = "in use" if all(segment.tiled for segment in device.segments) else "asked"
+    header = fit_left("segment", _ADDRESS_WIDTH) + fit_right("bytes", _BYTES_WIDTH) + fit_right(used, _SHARE_WIDTH)
     header += fit_right("blocks", _COUNT_WIDTH)
     header += fit_right("stream", 9) if layout.streams else ""
     header += fit_right("pool", 9) if layout.pools else ""
@@ -135,7 +132,7 @@ def _segment_table(device: DeviceSnapshot, page: Page, top: int) -> Iterator[Tex
     rest = ordered[top:]
     if rest:
         more = format_bytes(sum(segment.segment_bytes for segment in rest))
-        yield Text(f"{_counted(len(rest), 'more segment')}, {more}; --top {len(ordered)} shows all", style=theme.QUIET)
+        yield Text(f"{counted(len(rest), 'more segment')}, {more}; --top {len(ordered)} shows all", style=theme.QUIET)
     yield Text("")
     for line in theme.wrap_items(_legend(device, layout, page), page.width):
         yield Text(line, style=theme.QUIET)
@@ -191,6 +188,6 @@ def _legend(device: DeviceSnapshot, layout: _Layout, page: Page) -> list[str]:
     parts = [f"{glyphs.full} {glyphs.dark} blocks in use, one after the other", f"{glyphs.sparse} mostly free"]
     if any(segment.pending_count for segment in device.segments):
         parts.append(f"{glyphs.pending} pending (freed, another stream still uses it)")
-    parts.append(f"{glyphs.light} free" if tiled else f"{glyphs.light} free, or rounding that was not recorded")
+    parts.append(f"{glyphs.light} free" if tiled else f"{glyphs.light} free, or a block's rounding (not recorded)")
     parts.extend(f"{name} stream {handle:#x}" for handle, name in layout.streams.items() if handle)
     return parts

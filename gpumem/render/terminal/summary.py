@@ -12,26 +12,16 @@ from rich.text import Text
 from gpumem.analyses.holdings import GroupBy, Holding
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, TraceSummary
 from gpumem.render.terminal import theme
-from gpumem.render.terminal.theme import Page, fit_left, fit_right
+from gpumem.render.terminal.theme import Page, counted, fit_left, fit_right
 from gpumem.render.text import printable
 from gpumem.units import format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import Basis, EventIndex, TraceSource
 
-DEFAULT_TOP = 8
+DEFAULT_TOP = 6
 _BYTES_WIDTH = 11
 _SHARE_WIDTH = 8
 _COUNT_WIDTH = 9
 _LABEL_WIDTH = 24
-_GROUP_WORDS = {
-    GroupBy.SITE: ("site", "sites"),
-    GroupBy.STACK: ("stack", "stacks"),
-    GroupBy.STREAM: ("stream", "streams"),
-    GroupBy.THREAD: ("thread", "threads"),
-    GroupBy.POOL: ("pool", "pools"),
-    GroupBy.SCOPE: ("scope", "scopes"),
-    GroupBy.FUNCTION: ("function", "functions"),
-    GroupBy.FILE: ("file", "files"),
-}
 _WITHOUT_KEY = {
     GroupBy.STREAM: "(stream not known)",
     GroupBy.THREAD: "(thread not known)",
@@ -59,11 +49,11 @@ def _summary_lines(summary: TraceSummary, page: Page, top: int) -> Iterator[Text
         for line in theme.wrap(note, page.width, indent="  "):
             yield Text(line, style=theme.WARNING)
     if not summary.devices:
-        yield ""
-        yield "No device was used: nothing was allocated, and NVML was not read."
-    for device in summary.devices:
-        yield ""
-        yield from _device_lines(summary, device, page, top)
+        yield "No device was used: nothing was allocated."
+    for number, device in enumerate(summary.devices):
+        if number:
+            yield ""
+        yield from _device_lines(device, page, top)
 
 
 def _headline(summary: TraceSummary, page: Page) -> str:
@@ -88,8 +78,8 @@ def _notes(summary: TraceSummary) -> Iterator[str]:
         yield f"Only {_window_text(summary)}: counts and peaks are those of this part, 'end' is its end."
     if meta.running:
         yield "The program is still running: the figures are those of the events so far."
-    elif meta.ended_by not in ("", "exit", "exit 0"):
-        yield f"The recording ended by {printable(meta.ended_by)}."
+    else:
+        yield from _ending(meta.ended_by)
     if meta.history_truncated:
         yield "The recording does not reach back to the program's start: blocks freed before it are not counted."
     if meta.records_lost:
@@ -99,6 +89,21 @@ def _notes(summary: TraceSummary) -> Iterator[str]:
     yield from (printable(note) for note in meta.notes)
     if meta.source is TraceSource.NONE and not meta.notes:
         yield "No allocator was recorded: only NVML readings and marks."
+
+
+def _ending(ended_by: str) -> Iterator[str]:
+    """How the recording ended, where it was not the program's plain end."""
+    word, _, number = ended_by.partition(" ")
+    if ended_by in ("", "exit", "exit 0"):
+        return
+    if word == "exit":
+        yield f"The program ended with exit code {printable(number)}."
+    elif word == "signal":
+        yield f"The program was ended by signal {printable(number)}."
+    elif ended_by == "disk_full":
+        yield "The disk was full: recording stopped there, the program went on."
+    else:
+        yield f"The recording ended by {printable(ended_by)}."
 
 
 def _window_text(summary: TraceSummary) -> str:
@@ -111,13 +116,12 @@ def _at(time_ns: int, event: EventIndex) -> str:
     return f"{format_duration(time_ns)} (event {format_count(event)})" if event >= 0 else "the start"
 
 
-def _device_lines(summary: TraceSummary, device: DeviceSummary, page: Page, top: int) -> Iterator[Text | str]:
+def _device_lines(device: DeviceSummary, page: Page, top: int) -> Iterator[Text | str]:
     for line in theme.wrap(_verdict(device), page.width):
         yield Text(line, style=theme.TITLE)
     yield ""
     yield from _figure_table(device, page)
-    yield ""
-    yield from (_fact("segments", line, page) for line in _segment_facts(device))
+    yield _fact("segments", _segment_facts(device), page)
     yield from _oom_facts(device, page)
     if device.alloc_count or device.peak.held_bytes:
         yield ""
@@ -142,12 +146,21 @@ def _verdict(device: DeviceSummary) -> str:
         text += f", {format_share(peak.held_bytes, capacity)} of {card}'s {format_bytes(capacity)}"
     else:
         text += f" on {card}"
-    limit = device.facts.memory_limit_bytes
+    return f"{text}; {_headroom(device)}."
+
+
+def _headroom(device: DeviceSummary) -> str:
+    """What is left above the most that was reserved."""
     reserved = format_bytes(device.reserved_bytes.peak or 0)
-    if device.headroom_bytes is None:
-        return f"{text}; {reserved} reserved at most."
-    bound = f" of its limit {format_bytes(limit)}" if limit is not None and limit != capacity else ""
-    return f"{text}; {format_bytes(device.headroom_bytes)} headroom{bound} above the {reserved} reserved at most."
+    headroom, limit = device.headroom_bytes, device.facts.memory_limit_bytes
+    if headroom is None:
+        return f"{reserved} reserved at most"
+    capacity = device.facts.capacity_bytes
+    limited = limit is not None and (capacity is None or limit < capacity)
+    bound = f"its limit of {format_bytes(limit or 0)}" if limited else "that"
+    if headroom < 0:
+        return f"{reserved} reserved at most, {format_bytes(-headroom)} above {bound}"
+    return f"{reserved} reserved at most, which leaves {format_bytes(headroom)} of {bound}"
 
 
 def _figure_table(device: DeviceSummary, page: Page) -> Iterator[Text]:
@@ -220,42 +233,41 @@ def _fact(name: str, text: str, page: Page) -> Text:
     return Text(("\n" + " " * 16).join([fit_left(name, 16) + lines[0], *lines[1:]]))
 
 
-def _segment_facts(device: DeviceSummary) -> Iterator[str]:
+def _segment_facts(device: DeviceSummary) -> str:
     maps = ""
     if device.segment_map_count or device.segment_unmap_count:
         maps = (
-            f"; expandable ones grew {format_count(device.segment_map_count)} times "
-            f"and shrank {format_count(device.segment_unmap_count)}"
+            f"; expandable ones grew {counted(device.segment_map_count, 'time')}, "
+            f"shrank {counted(device.segment_unmap_count, 'time')}"
         )
-    yield (
-        f"{format_count(device.segment_alloc_count)} obtained, {format_count(device.segment_free_count)} returned, "
-        f"for {format_count(device.alloc_count)} allocs and {format_count(device.free_count)} frees{maps}"
+    return (
+        f"{format_count(device.segment_alloc_count)} obtained, {format_count(device.segment_free_count)} returned, for "
+        f"{counted(device.alloc_count, 'alloc')} and {counted(device.free_count, 'free')}{maps}"
     )
 
 
 def _oom_facts(device: DeviceSummary, page: Page) -> Iterator[Text]:
     if not device.oom_count:
         yield _fact("out of memory", "never", page)
-        return
     shown = device.ooms[:3]
     for oom in shown:
         limit = f", limit {format_bytes(oom.limit_bytes)}" if oom.limit_bytes else ""
         text = (
-            f"at {format_duration(oom.time_ns)} (event {format_count(oom.event)}): asked for "
-            f"{format_bytes(oom.requested_bytes)}, {format_bytes(oom.free_bytes)} of the card free{limit}"
+            f"at {format_duration(oom.time_ns)}, event {format_count(oom.event)}: asked "
+            f"{format_bytes(oom.requested_bytes)} with {format_bytes(oom.free_bytes)} free on the card{limit}"
         )
         line = _fact("out of memory", text, page)
         line.stylize(theme.ERROR)
         yield line
     if device.oom_count > len(shown):
-        yield _fact("", f"and {format_count(device.oom_count - len(shown))} more times", page)
+        yield _fact("", f"and {counted(device.oom_count - len(shown), 'more time')}", page)
 
 
 def _holder_table(device: DeviceSummary, page: Page, top: int) -> Iterator[Text]:
     peak = device.peak
     by = peak.by or GroupBy.SITE
     holdings = list(peak.by_site if peak.by is None else peak.by_key)
-    one, many = _GROUP_WORDS[by]
+    one = by.value
     header = (
         fit_right("bytes", _BYTES_WIDTH)
         + fit_right("of peak", _SHARE_WIDTH + 1)
@@ -270,8 +282,7 @@ def _holder_table(device: DeviceSummary, page: Page, top: int) -> Iterator[Text]
             yield from _stack_rows(holding, page)
     rest = with_key[top:]
     if rest:
-        word = one if len(rest) == 1 else many
-        text = f"({format_count(len(rest))} more {word}; --top {len(with_key)} shows all)"
+        text = f"({counted(len(rest), f'more {one}')}; --top {len(with_key)} shows all)"
         yield _holding_row(
             sum(holding.held_bytes for holding in rest),
             peak.held_bytes,
@@ -290,8 +301,7 @@ def _keyless_text(holding: Holding, by: GroupBy) -> str:
 
 
 def _holding_row(held_bytes: int, peak_bytes: int, block_count: int, text: str) -> Text:
-    row = Text(fit_right(format_bytes(held_bytes), _BYTES_WIDTH), style=theme.FIGURE)
-    row = Text("").append_text(row)
+    row = Text().append(fit_right(format_bytes(held_bytes), _BYTES_WIDTH), style=theme.FIGURE)
     row.append(fit_right(format_share(held_bytes, peak_bytes), _SHARE_WIDTH + 1))
     row.append(fit_right(format_count(block_count), _COUNT_WIDTH))
     row.append(f"  {text}")

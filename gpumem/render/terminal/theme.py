@@ -7,6 +7,7 @@ Foreign text (paths, functions, marks) goes through `printable` first, and rich 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +18,12 @@ from rich.console import Console
 from rich.text import Text
 
 from gpumem.render.text import printable as printable
+from gpumem.units import format_count
 
 DEFAULT_WIDTH = 80
 MIN_WIDTH = 40
+
+_FIGURE_AND_UNIT = re.compile(r"(\d) ([KMGT]iB|B|s|ms|us|ns|min|%)(?!\w)")
 
 TITLE = "bold"
 FIGURE = "bold"
@@ -134,18 +138,23 @@ def site_text(file: str, line: int, function: str, width: int, ellipsis: str) ->
     return f"{shorten_path(shown_file, room - cell_len(shown_function), ellipsis)}{number} {shown_function}"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 block`, `1,200 blocks`."""
+    return f"{format_count(count)} {noun}" + ("" if count == 1 else "s")
+
+
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """`text` broken at blanks into lines of at most `width` cells where its words allow."""
+    """`text` broken at blanks into lines of at most `width` cells where its words allow; a figure keeps its unit."""
     lines: list[str] = []
     current = ""
-    for word in text.split():
+    for word in _FIGURE_AND_UNIT.sub("\\1\u00a0\\2", text).split(" "):
         longer = f"{current} {word}" if current else (indent if lines else "") + word
         if current and cell_len(longer) > width:
             lines.append(current)
             current = indent + word
         else:
             current = longer
-    return [*lines, current] if current else lines
+    return [line.replace("\u00a0", " ") for line in [*lines, current]]
 
 
 def wrap_items(items: Sequence[str], width: int, gap: str = "   ") -> list[str]:

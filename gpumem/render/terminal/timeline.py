@@ -26,6 +26,7 @@ LABEL_WIDTH = 11
 CAPACITY_NEAR = 1.25
 MARKS_NAMED = 12
 TICK_CELLS = 14
+MARK_CELLS = 40
 _MARK_KEYS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -124,6 +125,7 @@ def _plot(columns: Sequence[_Column], top_bytes: int, capacity: int | None, page
             if character == " " and capacity is not None and row == min(HEIGHT - 1, capacity * HEIGHT // top_bytes):
                 character, style = glyphs.dashed, theme.WARNING
             line.append(character, style=style)
+        line.rstrip()
         yield line
 
 
@@ -210,10 +212,12 @@ def _mark_legend(timeline: Timeline, device: DeviceTimeline, page: Page) -> Iter
     marks, steps = _marks_and_steps(timeline)
     if steps:
         yield Text(f"{page.glyphs.vertical} {_steps_text(steps)}", style=theme.QUIET)
-    for mark, key in zip(marks, _MARK_KEYS[:MARKS_NAMED], strict=False):
-        when = f"  {format_duration(mark.time_ns)}, event {format_count(mark.event)}"
-        name = theme.shorten(printable(mark.name), page.width - 2 - len(when), page.glyphs.ellipsis)
-        yield Text(f"{key} {name}").append(when, style=theme.QUIET)
+    named = [
+        f"{key} {theme.shorten(printable(mark.name), MARK_CELLS, page.glyphs.ellipsis)} "
+        f"({format_duration(mark.time_ns)})"
+        for mark, key in zip(marks, _MARK_KEYS[:MARKS_NAMED], strict=False)
+    ]
+    yield from (Text(line) for line in theme.wrap_items(named, page.width))
     if len(marks) > MARKS_NAMED:
         yield Text(f"  and {format_count(len(marks) - MARKS_NAMED)} more marks; narrow with --from and --to")
     for oom in device.ooms[:MARKS_NAMED]:

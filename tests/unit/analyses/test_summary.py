@@ -183,7 +183,7 @@ def test_device_without_events_is_reported_as_empty() -> None:
     device = only_device(trace)
     assert (device.requested_bytes, device.alloc_count) == (EndAndPeak(0, 0), 0)
     assert device.nvml is not None
-    assert summarise_trace(replace(trace, meta=replace(trace.meta, devices=()))).devices == []
+    assert len(summarise_trace(replace(trace, meta=replace(trace.meta, devices=()))).devices) == 1
 
 
 def test_large_requests_do_not_lose_bytes() -> None:

@@ -1,0 +1,133 @@
+"""What the reports look like, at 80 and 120 columns, in plain text: the files in tests/golden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from rich.text import Text
+
+from gpumem.analyses.holdings import GroupBy
+from gpumem.analyses.snapshot import find_snapshot
+from gpumem.analyses.summary import summarise_trace
+from gpumem.analyses.timeline import find_timeline
+from gpumem.heap.instants import find_instant
+from gpumem.render.terminal.demo import render_demo
+from gpumem.render.terminal.snapshot import render_snapshot
+from gpumem.render.terminal.summary import render_summaries
+from gpumem.render.terminal.theme import ASCII, UNICODE, Page
+from gpumem.render.terminal.timeline import plot_width, render_timeline
+from gpumem.trace.model import Trace
+from gpumem.trace.moments import parse_moment
+from trace_builder import MS, GiB, MiB, TraceBuilder
+from training_trace import training_trace
+
+Golden = Callable[[str, str], None]
+PAGES = {
+    "80": Page(80, UNICODE),
+    "120": Page(120, UNICODE),
+    "ascii": Page(80, ASCII),
+}
+HOSTILE = [("/tmp/[bold red]\x1b[31m\udcff\u202e/" + "x" * 90 + ".py", 123456, "f" * 80 + "[/]\n")]
+
+
+def several_devices() -> Trace:
+    """Two devices, three streams, a private pool, expandable and pending blocks, a limit, lost events."""
+    builder = TraceBuilder(records_lost=3, ended_by="signal 9", stacks_off="this Python is free-threaded.")
+    builder.device_facts(0, name="NVIDIA H200", capacity_bytes=2 * GiB, memory_limit_bytes=1 * GiB)
+    builder.segment(1400 * MiB).alloc("big", 1300 * MiB).mark("a" * 100)
+    builder.on(stream=0x55D0C8A1F3B0, pool=(1, 0)).segment(20 * MiB).alloc("graph", 11 * MiB).free_requested("graph")
+    builder.alloc("next", 3 * MiB).on(device=1).map(20 * MiB, "first").map(20 * MiB).map(40 * MiB, "last")
+    for number in range(9):
+        builder.wait(7 * MS).alloc(f"b{number}", (number % 3 + 1) * MiB)
+    builder.free("b1").free("b4").unmap("last")
+    builder.device_facts(1, name=None, capacity_bytes=None)
+    return builder.build()
+
+
+def hostile() -> Trace:
+    builder = TraceBuilder().segment(2 * MiB).alloc("a", 100, stack=HOSTILE).mark("[blink]x\x07\n\u202e")
+    return builder.build()
+
+
+def near_capacity() -> Trace:
+    """A card that is nearly full, and many marks."""
+    builder = TraceBuilder().device_facts(capacity_bytes=8 * GiB)
+    for number in range(20):
+        builder.segment(350 * MiB).alloc(f"b{number}", 300 * MiB).mark(f"block {number}")
+    return builder.oom(1 * GiB, free=900 * MiB, total=8 * GiB).build()
+
+
+TRACES = {
+    "training": training_trace,
+    "training_oom": lambda: training_trace(oom=True),
+    "training_known": lambda: training_trace(block_bytes_known=True),
+    "devices": several_devices,
+    "hostile": hostile,
+    "near_capacity": near_capacity,
+    "empty": lambda: TraceBuilder().build(),
+}
+
+
+@pytest.mark.parametrize("width", list(PAGES))
+@pytest.mark.parametrize("name", list(TRACES))
+def test_summary_looks_like_its_golden(name: str, width: str, golden: Golden) -> None:
+    text = render_summaries([summarise_trace(TRACES[name]())], PAGES[width])
+    golden(f"summary_{name}_{width}.txt", checked(text, PAGES[width]))
+
+
+@pytest.mark.parametrize("width", list(PAGES))
+@pytest.mark.parametrize("name", list(TRACES))
+def test_timeline_looks_like_its_golden(name: str, width: str, golden: Golden) -> None:
+    page = PAGES[width]
+    text = render_timeline(find_timeline(TRACES[name](), buckets=plot_width(page)), page)
+    golden(f"timeline_{name}_{width}.txt", checked(text, page))
+
+
+@pytest.mark.parametrize("width", list(PAGES))
+@pytest.mark.parametrize("name", list(TRACES))
+def test_snapshot_looks_like_its_golden(name: str, width: str, golden: Golden) -> None:
+    trace = TRACES[name]()
+    text = render_snapshot(find_snapshot(trace, find_instant(trace, parse_moment("peak"))), PAGES[width])
+    golden(f"snapshot_{name}_{width}.txt", checked(text, PAGES[width]))
+
+
+@pytest.mark.parametrize("by", list(GroupBy), ids=lambda by: by.value)
+def test_grouping_looks_like_its_golden(by: GroupBy, golden: Golden) -> None:
+    text = render_summaries([summarise_trace(training_trace(), by=by)], PAGES["80"], top=3)
+    golden(f"summary_by_{by.value}_80.txt", checked(text, PAGES["80"]))
+
+
+def test_several_traces_begin_with_a_table(golden: Golden) -> None:
+    found = [summarise_trace(training_trace(rank=rank, steps=rank + 1)) for rank in (0, 1)]
+    golden("summaries_80.txt", checked(render_summaries(found, PAGES["80"], top=2), PAGES["80"]))
+
+
+def test_demo_looks_like_its_golden(golden: Golden) -> None:
+    trace, page = training_trace(), PAGES["80"]
+    shown = find_snapshot(trace, find_instant(trace, parse_moment("peak")))
+    timeline = find_timeline(trace, buckets=plot_width(page))
+    text = render_demo(summarise_trace(trace), timeline, shown, page, segments_shown=4)
+    golden("demo_80.txt", checked(text, page))
+
+
+def test_window_is_named(golden: Golden) -> None:
+    trace = training_trace()
+    start, end = (find_instant(trace, parse_moment(text)) for text in ("step:0", "step:1"))
+    text = render_summaries([summarise_trace(trace, start=start, end=end)], PAGES["80"])
+    golden("summary_window_80.txt", checked(text, PAGES["80"]))
+
+
+def test_summary_of_a_device_fits_one_screen() -> None:
+    text = render_summaries([summarise_trace(training_trace(oom=True))], PAGES["80"])
+    assert len(text.plain.splitlines()) <= 25
+
+
+def checked(text: Text, page: Page) -> str:
+    """The plain text, once it is known to fit the page and to hold nothing a terminal would act on."""
+    for line in text.plain.splitlines():
+        assert len(line) <= page.width, line
+        assert line.isprintable(), line
+        assert line == line.rstrip(), line
+        assert page.glyphs is UNICODE or line.isascii() or "\\" in line, line
+    return text.plain

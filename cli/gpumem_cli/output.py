@@ -29,7 +29,7 @@ def print_page(render: Callable[[Page], Text]) -> None:
     page = render(page_of(console))
     with console.capture() as capture:
         console.print(page, end="")
-    _write(capture.get())
+    _write(capture.get().encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
 
 
 def print_json(text: str) -> None:
@@ -37,10 +37,13 @@ def print_json(text: str) -> None:
     _write(text.encode("utf-8"))
 
 
-def _write(content: str | bytes) -> None:
+def _write(content: bytes) -> None:
+    rest = memoryview(content)
     try:
-        click.echo(content, nl=False)
         sys.stdout.flush()
+        while rest:  # under PYTHONUNBUFFERED a write may take a part only
+            rest = rest[sys.stdout.buffer.write(rest) :]
+        sys.stdout.buffer.flush()
     except BrokenPipeError:
         # The interpreter flushes stdout once more at its end: give it something that takes the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

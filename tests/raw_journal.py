@@ -74,9 +74,10 @@ class RawJournal:
             taken = int(self.windows["taken"][number])
             some = records[done : done + self.window_records - taken].copy()
             positions = np.arange(self.record_count, self.record_count + len(some))
-            some["commit"] = (positions & COMMIT_MASK) + 1
+            some["commit"] = 0
             self.windows["taken"][number] = taken + len(some)
             slots[taken : taken + len(some)] = some
+            slots["commit"][taken : taken + len(some)] = (positions & COMMIT_MASK) + 1
             self.windows["committed"][number] = taken + len(some)
             if taken + len(some) == self.window_records:
                 self.windows["state"][number] = WindowState.FULL

@@ -191,7 +191,7 @@ class JournalSealer:
             return self._writer, self._parts
         copy_path = wanted.with_name(f".{wanted.name}.{self.journal.pid}.finishing")
         copy_path.unlink(missing_ok=True)
-        return copy_parts(self._writer, self._parts, superseded, copy_path)
+        return copy_parts(self._writer, self._parts, superseded, copy_path, named=wanted)
 
     def _find_finished(self, wanted: Path) -> FinishedTrace | None:
         """The trace of this journal that a sealer finished before it was killed, or None."""

@@ -27,10 +27,13 @@ def has_superseded(source: ZipWriter, windows: Sequence[PartWindow], superseded:
 
 
 def copy_parts(
-    source: ZipWriter, windows: Sequence[PartWindow], superseded: Superseded, path: Path
+    source: ZipWriter, windows: Sequence[PartWindow], superseded: Superseded, path: Path, *, named: Path
 ) -> tuple[ZipWriter, list[PartWindow]]:
-    """A growing trace at `path` with the parts of `source` less superseded events; empty parts are left out."""
-    writer = ZipWriter(path)
+    """A growing trace at `path` (in errors: `named`) with the parts of `source` less superseded events.
+
+    Parts that have none left are left out.
+    """
+    writer = ZipWriter(path, named=named)
     kept_windows: list[PartWindow] = []
     file = ReadOnlyFile(source.path)
     for member, window in zip(source.members, windows, strict=True):

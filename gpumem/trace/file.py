@@ -97,7 +97,7 @@ def write_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
     if path.exists() and not force:
         raise TargetExists(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    writer = ZipWriter(temporary)
+    writer = ZipWriter(temporary, named=path)
     try:
         part_events: list[int] = []
         for columns in _rows_of(trace, ROW_GROUP_ROWS):

@@ -19,6 +19,7 @@ from gpumem.trace.event_parts import PartWindow
 from gpumem.trace.journal import Journal
 from gpumem.trace.journal_facts import FoundBlock, FrameKey, JournalFacts
 from gpumem.trace.journal_layout import READING_FIGURES
+from gpumem.trace.line_table import find_line
 from gpumem.trace.model import (
     EventSource,
     FrameTable,
@@ -150,7 +151,7 @@ def _resolve(journal: Journal, entries: JournalEntries, pairs: Iterable[tuple[in
         code = entries.codes.get(code_id)
         if code is None:
             raise TraceTruncated(f"{journal.path} is damaged: a stack names code {code_id}, which it has not.")
-        line = _find_line(code.line_table, code.first_line, instruction)
+        line = find_line(code.line_table, code.first_line, instruction)
         file, function = entries.strings.get(code.file, ""), entries.strings.get(code.name, "")
         yield file, min(max(line, 0), _LINE_MAX), function
 
@@ -233,7 +234,3 @@ class _Pools:
             self._row_of[block.pool] = len(self.rows)
             self.rows.append(PoolRow(len(self.rows), *block.pool))
         return self._row_of[block.pool]
-
-
-def _find_line(line_table: bytes, first_line: int, instruction_offset: int) -> int:
-    return first_line

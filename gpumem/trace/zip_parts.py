@@ -161,18 +161,20 @@ def member_header_bytes(name: str) -> int:
 class ZipWriter:
     """A ZIP that grows member by member; readable as a ZIP once `finish` has written its directory."""
 
-    def __init__(self, path: Path, *, cut_offset: int | None = None) -> None:
+    def __init__(self, path: Path, *, cut_offset: int | None = None, named: Path | None = None) -> None:
         """Creates `path`, which must not exist; with `cut_offset` takes an existing one back to that length.
 
-        Raises OutputUnwritable, and TraceTruncated when no member ends at `cut_offset`.
+        Errors speak of `named` where `path` is a temporary name. Raises OutputUnwritable, and TraceTruncated when
+        no member ends at `cut_offset`.
         """
         self.path = path
+        self._named = named or path
         self.members: list[Member] = []
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if cut_offset is None else 0)
         try:
             self._descriptor = os.open(path, flags, 0o666)
         except OSError as error:
-            raise OutputUnwritable(f"{path} cannot be written: {error.strerror}.") from error
+            raise OutputUnwritable(f"{self._named} cannot be written: {error.strerror}.") from error
         self._closing = weakref.finalize(self, os.close, self._descriptor)
         if cut_offset is not None:
             self._cut(cut_offset)
@@ -211,7 +213,7 @@ class ZipWriter:
                 )
             os.ftruncate(self._descriptor, cut_offset)
         except OSError as error:
-            raise OutputUnwritable(f"{self.path} cannot be written: {error.strerror}.") from error
+            raise OutputUnwritable(f"{self._named} cannot be written: {error.strerror}.") from error
         reading = ReadOnlyFile(self.path)
         self.members = find_members(reading, cut_offset)
         reading.close()
@@ -220,7 +222,7 @@ class ZipWriter:
         try:
             os.ftruncate(self._descriptor, byte_count)
         except OSError as error:
-            raise OutputUnwritable(f"{self.path} cannot be written: {error.strerror}.") from error
+            raise OutputUnwritable(f"{self._named} cannot be written: {error.strerror}.") from error
 
     def _write(self, offset: int, content: bytes | memoryview) -> None:
         view = memoryview(content)
@@ -229,7 +231,7 @@ class ZipWriter:
                 written = os.pwrite(self._descriptor, view, offset)
                 view, offset = view[written:], offset + written
         except OSError as error:
-            raise OutputUnwritable(f"{self.path} cannot be written at byte {offset}: {error.strerror}.") from error
+            raise OutputUnwritable(f"{self._named} cannot be written at byte {offset}: {error.strerror}.") from error
 
 
 def _read_directory(file: ReadOnlyFile) -> dict[str, Member]:

@@ -1,0 +1,31 @@
+"""`gpumem import`: a .gpumem of a journal or of another format.
+
+Owns: its flags and the line it says. Must not know: how formats are read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="Make a .gpumem of a journal or another format.")
+@click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="The .gpumem to write.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite it if it exists.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing when it went well.")
+def import_(source: Path, output: Path | None, force: bool, quiet: bool) -> None:
+    """Write what FILE holds as a .gpumem.
+
+    The journal of a program that was killed together with its recorder is finished: the trace takes its place. The
+    journal of a running program is left to it; what it holds now is written.
+    """
+    from gpumem.seal.importing import import_trace
+    from gpumem.units import format_count
+
+    made = import_trace(source, output, force=force)
+    if not quiet:
+        ended = "its program still runs" if made.is_partial else f"ended by {made.ended_by}"
+        click.echo(f"gpumem: wrote {made.path}: {format_count(made.event_count)} events, {ended}.", err=True)
+        click.echo(f"gpumem: next: gpumem summary {made.path}", err=True)

@@ -1,0 +1,60 @@
+"""Making a .gpumem of whatever can be opened; a journal that nobody writes any more is finished.
+
+Owns: which of the two is done. Must not know: formats, the command line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpumem.errors import TargetExists, UsageError
+from gpumem.importers.open import TraceFormat, find_format, find_traces, open_trace
+from gpumem.seal.journal_sealer import JournalSealer
+from gpumem.trace.file import write_trace
+from gpumem.trace.journal import Journal, target_of
+
+TRACE_SUFFIX = ".gpumem"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTrace:
+    """A trace that was made; `is_partial` when its process still records."""
+
+    path: Path
+    event_count: int
+    ended_by: str
+    is_partial: bool
+
+
+def import_trace(source: Path, output: Path | None, *, force: bool) -> ImportedTrace:
+    """Writes what `source` holds to `output`.
+
+    The journal of a process that ended is finished: journal and part are gone then. Without `output` it gets the name
+    it was recorded for. Raises TargetExists unless `force`, UsageError where a name is missing, and InputErrors.
+    """
+    if source.is_dir():
+        found = find_traces(source)
+        if len(found) > 1:
+            raise UsageError(f"{source} holds {len(found)} traces; name one of {', '.join(p.name for p in found)}.")
+        source = found[0]
+    journal = Journal(source) if find_format(source) is TraceFormat.JOURNAL else None
+    target = _find_target(source, output, is_journal=journal is not None)
+    if target.exists() and not force:
+        raise TargetExists(target)
+    if journal is not None and (journal.is_closed or not journal.is_process_alive()):
+        sealer = JournalSealer(source)
+        finished = sealer.finish(journal.ended_by or "killed", target=target, replace=force)
+        return ImportedTrace(finished.path, finished.event_count, finished.ended_by, False)
+    trace = open_trace(source)
+    write_trace(trace, target, force=force)
+    return ImportedTrace(target, trace.event_count, trace.meta.ended_by, trace.meta.running)
+
+
+def _find_target(source: Path, output: Path | None, *, is_journal: bool) -> Path:
+    name = target_of(source).name if is_journal else f"{source.name.removesuffix(TRACE_SUFFIX)}{TRACE_SUFFIX}"
+    if output is not None:
+        return output / name if output.is_dir() else output
+    if not is_journal:
+        raise UsageError(f"Say where the trace shall go: gpumem import {source} -o {name}.")
+    return source.with_name(name)

@@ -127,14 +127,16 @@ def _segment_table(device: DeviceSnapshot, page: Page, top: int) -> Iterator[Tex
     header += fit_right("exp", 5) if layout.expandable else ""
     yield Text(header, style=theme.QUIET)
     ordered = _largest_first(device.segments)
-    for segment in ordered[:top]:
-        yield _segment_row(segment, layout, page)
+    rows = [_segment_row(segment, layout, page) for segment in ordered[:top]]
+    yield from rows
     rest = ordered[top:]
     if rest:
         more = format_bytes(sum(segment.segment_bytes for segment in rest))
         yield Text(f"{counted(len(rest), 'more segment')}, {more}; --top {len(ordered)} shows all", style=theme.QUIET)
     yield Text("")
-    for line in theme.wrap_items(_legend(device, layout, page), page.width):
+    for line in theme.wrap_items(
+        _legend(device, layout, page, "".join(row.plain[-layout.bar_width :] for row in rows)), page.width
+    ):
         yield Text(line, style=theme.QUIET)
 
 
@@ -182,11 +184,14 @@ def _bar(segment: SegmentFinding, width: int, page: Page) -> Iterator[tuple[str,
             yield character, theme.WARNING if character == glyphs.pending else theme.REQUESTED
 
 
-def _legend(device: DeviceSnapshot, layout: _Layout, page: Page) -> list[str]:
+def _legend(device: DeviceSnapshot, layout: _Layout, page: Page, drawn: str) -> list[str]:
+    """What the characters that were drawn mean."""
     glyphs = page.glyphs
     tiled = all(segment.tiled for segment in device.segments)
-    parts = [f"{glyphs.full} {glyphs.dark} blocks in use, one after the other", f"{glyphs.sparse} mostly free"]
-    if any(segment.pending_count for segment in device.segments):
+    parts = [f"{glyphs.full} {glyphs.dark} blocks in use, one after the other"]
+    if glyphs.sparse in drawn:
+        parts.append(f"{glyphs.sparse} mostly free")
+    if glyphs.pending in drawn:
         parts.append(f"{glyphs.pending} pending (freed, another stream still uses it)")
     parts.append(f"{glyphs.light} free" if tiled else f"{glyphs.light} free, or a block's rounding (not recorded)")
     parts.extend(f"{name} stream {handle:#x}" for handle, name in layout.streams.items() if handle)

@@ -327,7 +327,8 @@ def _stack_rows(holding: Holding, page: Page) -> Iterator[Text]:
         text = theme.site_text(frame.file, frame.line, frame.function, page.width - len(indent), page.glyphs.ellipsis)
         yield Text(indent + text, style=theme.QUIET)
     if len(holding.stack) > len(shown):
-        yield Text(f"{indent}{page.glyphs.ellipsis} {len(holding.stack) - len(shown)} more frames", style=theme.QUIET)
+        more = counted(len(holding.stack) - len(shown), "more frame")
+        yield Text(f"{indent}{page.glyphs.ellipsis} {more}", style=theme.QUIET)
 
 
 def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]:

@@ -5,8 +5,6 @@ Owns: the lazy public names. Must not import numpy, pyarrow, torch or anything h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "mark", "open", "record", "scope", "step"]
@@ -18,13 +16,15 @@ _HOMES = {
     "step": "gpumem.recorder.marks",
 }
 
+# typing's own constant would cost an import in every process that is armed.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpumem.importers.open import open_trace as open
     from gpumem.recorder.marks import mark, scope, step
     from gpumem.recorder.session import record
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """The public name `name`, imported at first use."""
     import importlib
 

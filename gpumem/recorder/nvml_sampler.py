@@ -10,6 +10,7 @@ the thread neither delays nor disturbs the interpreter's end.
 from __future__ import annotations
 
 import _thread
+import builtins
 import json
 import os
 import time
@@ -21,8 +22,9 @@ from gpumem.machine.processes import read_own_pids
 from gpumem.nvml import MemoryFigures, Nvml, NvmlDevice, ProcessFigures, Unavailable, open_nvml
 from gpumem.vocabulary import DeviceOrdinal
 
-NOTE = "note:100"
+NOTE = "note:nvml"
 """The fact that says why there are no readings at all."""
+_SITE_WAITS = 500
 READING_GAP_NS = 5_000_000
 """Least time between two readings that segment events ask for."""
 
@@ -71,7 +73,9 @@ class NvmlSampler:
         _thread.start_new_thread(self._run, ())
 
     def stop(self) -> None:
-        """Ends sampling without waiting for the thread, which sees it when it next wakes."""
+        """Ends sampling with a last reading; does not wait for the thread, which sees it when it next wakes."""
+        if isinstance(self._nvml, Nvml):
+            self.read_now()
         self._stopped = True
 
     def set_device_uuids(self, uuids: Mapping[DeviceOrdinal, str]) -> None:
@@ -90,6 +94,7 @@ class NvmlSampler:
             self._last_reading_ns = time.monotonic_ns()
 
     def _run(self) -> None:
+        _wait_for_site()
         seen = self._sink.wait_segment_event(0, 0)
         self.read_now()
         while not self._stopped and isinstance(self._nvml, Nvml):
@@ -155,6 +160,14 @@ class NvmlSampler:
         if missing.items() - known.items():
             known.update(missing)
             self._sink.record_fact(f"reading_unavailable:{ordinal}", json.dumps(known))
+
+
+def _wait_for_site() -> None:
+    """Waits until the interpreter knows all its folders: gpumem.pth is read before other .pth files add theirs."""
+    for _ in range(_SITE_WAITS):
+        if hasattr(builtins, "help"):
+            return
+        time.sleep(0.001)
 
 
 def _known(figure: int | Unavailable) -> int | None:

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from gpumem import __version__, abi
 from gpumem.errors import GpumemError
+from gpumem.recorder import startup
 from gpumem.recorder.nvml_sampler import NvmlSampler
-from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_rank, find_trace_path, is_taken
+from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_rank, find_trace_path, is_taken, parse_spec
 from gpumem.vocabulary import DeviceOrdinal
 
 
@@ -88,6 +89,11 @@ def is_armed() -> bool:
     return _process.armed is not None or _process.recording is not None
 
 
+def armed_memory_limit_bytes() -> int | None:
+    """What PyTorch may take of a device by the spec of this process; None: no limit of ours."""
+    return None if _process.armed is None else _process.armed.memory_limit_bytes
+
+
 def begin(trace_path: Path, spec: RecordSpec) -> Recording:
     """Opens the journal that becomes `trace_path` and starts walking stacks and sampling.
 
@@ -119,7 +125,6 @@ def end(ended_by: str) -> None:
         if recording is None:
             return
         if recording.sampler is not None:
-            recording.sampler.read_now()
             recording.sampler.stop()
         add_versions({})
         _process.recording = None
@@ -143,6 +148,11 @@ def add_versions(versions: Mapping[str, str]) -> None:
     _process.versions.update(versions)
     if _process.recording is not None:
         abi.record_fact("versions", json.dumps(_process.versions))
+
+
+def note_torch_missing() -> None:
+    """Says in the trace why it holds no allocations of PyTorch's."""
+    abi.record_fact("note:torch", json.dumps("The program did not import torch."))
 
 
 def take_step_number() -> int:
@@ -214,3 +224,7 @@ def _renew_after_fork() -> None:
     armed = _process.armed
     _process = _Process()
     _process.armed = armed
+
+
+if startup.armed_text is not None:
+    arm(parse_spec(startup.armed_text))

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from gpumem.errors import UsageError
+from gpumem.recorder.startup import VARIABLE as VARIABLE
 
-VARIABLE = "GPUMEM_RECORD"
 TRACE_SUFFIX = ".gpumem"
 
 
@@ -74,12 +74,6 @@ def parse_spec(text: str) -> RecordSpec:
     return spec
 
 
-def find_spec(environment: Mapping[str, str]) -> RecordSpec | None:
-    """The spec that `environment` holds; None when the process is not to be recorded."""
-    text = environment.get(VARIABLE)
-    return parse_spec(text) if text else None
-
-
 def find_rank(environment: Mapping[str, str]) -> int | None:
     """The rank a launcher gave this process (RANK, else LOCAL_RANK); None when there is none."""
     for name in ("RANK", "LOCAL_RANK"):
@@ -92,10 +86,11 @@ def find_rank(environment: Mapping[str, str]) -> int | None:
 def find_trace_path(spec: RecordSpec, *, pid: int, rank: int | None, is_main: bool) -> Path:
     """Where the process `pid` writes its trace: a name that neither a trace nor a journal has taken.
 
-    The main process gets its name whether it is taken or not: `gpumem run` looked before.
+    The main process overwrites a trace of its name, since `gpumem run` looked before; the journal of that name is
+    there already where the process has replaced itself by another program.
     """
     folder = Path(spec.folder)
-    if is_main:
+    if is_main and not spec.journal_path(folder / spec.main_trace_name).exists():
         return folder / spec.main_trace_name
     candidates = [f"{spec.stem}.{pid}"]
     if rank is not None:

@@ -1,43 +1,90 @@
 """What gpumem.pth calls at the start of an interpreter whose environment holds GPUMEM_RECORD.
 
-Owns: arming this process. Must not know: anything about the program that is about to run.
+Owns: arming this process, at next to no cost where it may never have anything to record. Must not know: anything
+about the program that is about to run. Whatever is heavy is imported when the program marks something, imports torch
+or ends.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 
-from gpumem.recorder.spec import RecordSpec, find_spec
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpumem.recorder.spec import RecordSpec
+
+VARIABLE = "GPUMEM_RECORD"
+armed_text: str | None = None
+"""The spec, unread, of a process that is armed but has had nothing to record so far."""
 
 
 def arm() -> None:
-    """Arms this process by GPUMEM_RECORD: the main process records from now on, the others once they use the GPU."""
-    spec = find_spec(os.environ)
-    if spec is not None and not _is_gpumem_command():
-        arm_by(spec)
+    """Arms this process by GPUMEM_RECORD: the main process records from now on, the others once there is something."""
+    global armed_text
+    text = os.environ.get(VARIABLE)
+    if not text or _is_gpumem_command():
+        return
+    if f'"main_pid":{os.getpid()},' in text or '"main_pid":0,' in text:
+        from gpumem.recorder.spec import parse_spec
+
+        arm_by(parse_spec(text))
+    else:
+        armed_text = text
+        _watch_program()
 
 
 def arm_by(spec: RecordSpec) -> None:
-    """Arms this process by `spec`."""
-    from gpumem.recorder import recording, torch_hook
+    """Arms this process by `spec`, and begins to record if it is the main one."""
+    from gpumem.recorder import recording
+
+    _watch_program()
+    recording.arm(spec)
+
+
+def _watch_program() -> None:
+    """Has the program's import of torch and its end noticed."""
+    import atexit
+
+    from gpumem.recorder.import_hook import ImportHook
 
     atexit.register(_finish)
-    recording.arm(spec)
-    torch_hook.install(memory_limit_bytes=spec.memory_limit_bytes)
+    os.register_at_fork(after_in_child=_watch_worker)
+    ImportHook("torch", _hear_torch).install()
+
+
+def _watch_worker() -> None:
+    """Has the end of a worker noticed that multiprocessing forked: it leaves without running exit functions."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.register_after_fork(_finish, lambda finish: util.Finalize(None, finish, exitpriority=-1000))
 
 
 def _is_gpumem_command() -> bool:
     """Whether the program is the gpumem command itself, which is never recorded."""
-    words = sys.orig_argv[1:3]
-    return any(os.path.basename(word) == "gpumem" for word in words)
+    return any(os.path.basename(word) == "gpumem" for word in sys.orig_argv[1:3])
+
+
+def _hear_torch(torch: object) -> None:
+    from gpumem.recorder import recording, torch_hook
+
+    limit_bytes = recording.armed_memory_limit_bytes()
+    if recording.is_armed():
+        torch_hook.install(memory_limit_bytes=limit_bytes)
 
 
 def _finish() -> None:
-    """Ends the recording at the interpreter's exit, after the program's own exit functions."""
-    from gpumem.recorder import recording, torch_hook
+    """Ends the recording at the interpreter's exit, after the program's own exit functions.
 
-    if recording.current() is not None:
+    Nothing is imported here that was not before: modules that run code from strings, as dataclasses does, make Python
+    forget that it was interrupted, and it would exit with 1 instead of dying of SIGINT.
+    """
+    recording = sys.modules.get("gpumem.recorder.recording")
+    if recording is None or recording.current() is None:
+        return
+    torch_hook = sys.modules.get("gpumem.recorder.torch_hook")
+    if torch_hook is not None:
         torch_hook.record_end_facts()
-        recording.end("exit")
+    else:
+        recording.note_torch_missing()
+    recording.end("exit")

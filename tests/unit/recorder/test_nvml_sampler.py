@@ -145,4 +145,4 @@ def test_missing_driver_becomes_a_note() -> None:
 
     NvmlSampler(sink, interval_ms=100, open_library=open_library).read_now()
     assert sink.readings == []
-    assert sink.facts == {"note:100": "There are no NVML readings: NVML: Driver Not Loaded."}
+    assert sink.facts == {"note:nvml": "There are no NVML readings: NVML: Driver Not Loaded."}

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+from gpumem.analyses.doctor import Diagnosis
 from gpumem.analyses.holdings import GroupBy, Holding
 from gpumem.analyses.snapshot import DeviceSnapshot, HeapSnapshot, PlacedBlock, SegmentFinding
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, OomEvent, PeakHolders, TraceSummary
@@ -67,6 +68,15 @@ def render_snapshot(snapshot: HeapSnapshot) -> str:
             "devices": [_device_snapshot(device) for device in snapshot.devices],
         }
     )
+
+
+def render_diagnosis(diagnosis: Diagnosis) -> str:
+    """gpumem.doctor/1."""
+    checks: list[Json] = [
+        {"code": check.code, "state": check.state.value, "text": check.text, "next": check.next_step}
+        for check in diagnosis.checks
+    ]
+    return _document({"schema": "gpumem.doctor/1", "checks": checks})
 
 
 def _document(content: Mapping[str, Json]) -> str:

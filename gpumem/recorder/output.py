@@ -13,7 +13,6 @@ from pathlib import Path
 
 from gpumem.errors import OutputUnwritable, TargetExists, UsageError
 from gpumem.recorder.spec import is_taken, journal_path, part_path
-from gpumem.trace.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +23,8 @@ class Output:
     first_name: str | None
     """The name the user gave; None: the program's name and pid."""
     journal_folder: Path
+    replaced: Path | None = None
+    """An older trace of that name, to be removed when the new one is about to be finished."""
 
     @property
     def is_apart(self) -> bool:
@@ -40,10 +41,11 @@ def find_output(output: str | None, *, force: bool) -> Output:
     folder, first_name = _split_output(output)
     check_writable(folder)
     if first_name is not None:
-        _check_target(folder / first_name, force=force)
+        check_target(folder / first_name, force=force)
     can_map = has_mapped_files(folder)
     journal_folder = folder if can_map else Path(tempfile.mkdtemp(prefix="gpumem-"))
-    return Output(folder, first_name, journal_folder)
+    replaced = None if first_name is None or not os.path.lexists(folder / first_name) else folder / first_name
+    return Output(folder, first_name, journal_folder, replaced)
 
 
 def check_writable(folder: Path) -> None:
@@ -69,6 +71,24 @@ def has_mapped_files(folder: Path) -> bool:
         return True
 
 
+def check_target(trace_path: Path, *, force: bool) -> None:
+    """Raises TargetExists or UsageError unless `trace_path` may be written; `force` removes what a killed run left."""
+    journal = journal_path(trace_path)
+    if not force and os.path.lexists(trace_path):
+        raise TargetExists(trace_path)
+    if not is_taken(trace_path):
+        return
+    if journal.exists():
+        _check_is_left(journal)
+        if not force:
+            raise UsageError(
+                f"{journal} is left of a run that was killed; "
+                f"finish it with gpumem import {journal} -o {trace_path}, or overwrite it with -f."
+            )
+        journal.unlink()
+        part_path(trace_path).unlink(missing_ok=True)
+
+
 def _split_output(output: str | None) -> tuple[Path, str | None]:
     if output is None:
         return Path.cwd(), None
@@ -87,25 +107,10 @@ def _split_output(output: str | None) -> tuple[Path, str | None]:
     return path.parent, path.name
 
 
-def _check_target(trace_path: Path, *, force: bool) -> None:
-    journal = journal_path(trace_path)
-    if not force and os.path.lexists(trace_path):
-        raise TargetExists(trace_path)
-    if not is_taken(trace_path):
-        return
-    if journal.exists():
-        check_journal_is_left(journal)
-        if not force:
-            raise UsageError(
-                f"{journal} is left of a run that was killed; "
-                f"finish it with gpumem import {journal} -o {trace_path}, or overwrite it with -f."
-            )
-        journal.unlink()
-        part_path(trace_path).unlink(missing_ok=True)
+def _check_is_left(journal: Path) -> None:
+    """Raises UsageError when a process still writes `journal`, and InputError when it is none."""
+    from gpumem.trace.journal import Journal
 
-
-def check_journal_is_left(journal: Path) -> None:
-    """Raises UsageError when a process still writes `journal`."""
     opened = Journal(journal)
     if not opened.is_closed and opened.is_process_alive():
         raise UsageError(f"Process {opened.pid} still records to {journal}; choose another name with -o.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,8 @@ class Sealer:
         self._idle = False
         self._unread = b""
         self._restarted = False
+        # Not our own stderr: whoever reads that would wait for the sealer, which may outlive us.
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._process = self._start()
 
     @property
@@ -60,6 +63,12 @@ class Sealer:
     def is_done(self) -> bool:
         """Whether nothing is left to seal but journals of living processes."""
         return self._idle
+
+    @property
+    def complaint(self) -> str:
+        """The last line that the sealer wrote to its stderr; empty when it wrote none."""
+        self._complaints.seek(0)
+        return self._complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
 
     def tell_ended(self, pid: int, ended_by: str) -> None:
         """Says how process `pid` ended."""
@@ -102,6 +111,10 @@ class Sealer:
 
     def close(self) -> None:
         """Lets go of the sealer: it ends by itself once nothing is left to do."""
+        self._let_go()
+        self._complaints.close()
+
+    def _let_go(self) -> None:
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
         if self._process.stdout is not None:
@@ -116,13 +129,14 @@ class Sealer:
             self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._complaints,
             env=helper_environment(os.environ),
             start_new_session=True,
             bufsize=0,
         )
 
     def _restart(self) -> None:
-        self.close()
+        self._let_go()
         self._restarted = True
         self._unread = b""
         self._process = self._start()

@@ -5,17 +5,18 @@ Owns: the session's life, from the sealer's start to the sealed trace. Must not 
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import sys
 from pathlib import Path
 from types import TracebackType
 
-from gpumem.errors import InputError, OutputUnwritable, TargetExists, UsageError
+from gpumem.errors import InputError, UsageError
 from gpumem.recorder import recording, torch_hook
 from gpumem.recorder.recording import ensure_started as ensure_started
 from gpumem.recorder.sealer import Sealer
-from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_free_stem, is_taken
+from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_free_stem, journal_path
 
 SEALING_SECONDS_AT_MOST = 60.0
 """How long the end of a session waits for its trace; two seconds are the rule."""
@@ -66,6 +67,7 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
             sealer.close()
             raise
         self._sealer = sealer
+        atexit.register(self._stop_at_exit)
         if "torch" in sys.modules:
             torch_hook.attach_now()
         else:
@@ -77,18 +79,17 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
         if self._sealer is None:
             raise UsageError("This recording has not been started, or has been stopped already.")
         sealer, self._sealer = self._sealer, None
+        atexit.unregister(self._stop_at_exit)
         torch_hook.record_end_facts()
         recording.end("exit")
-        sealer.tell_ended(os.getpid(), "exit")
-        sealer.tell_end()
-        is_sealed = sealer.wait_until_done(seconds_at_most=SEALING_SECONDS_AT_MOST)
-        sealer.close()
-        for failed in sealer.failed:
-            raise InputError(f"{failed.journal} could not be sealed: {failed.error}")
-        if not is_sealed:
-            raise InputError(
-                f"The sealer of {self.path} died; the journal stays: gpumem import {self.path}.journal -o {self.path}"
-            )
+        if self._force:
+            self.path.unlink(missing_ok=True)
+        try:
+            sealer.tell_ended(os.getpid(), "exit")
+            sealer.tell_end()
+            self._check_sealed(sealer, sealer.wait_until_done(seconds_at_most=SEALING_SECONDS_AT_MOST))
+        finally:
+            sealer.close()
         return self.path
 
     def __enter__(self) -> record:
@@ -99,12 +100,25 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
     ) -> None:
         self.stop()
 
+    def _stop_at_exit(self) -> None:
+        """Stops a recording that the program left running; not in a forked child, whose recording it is not."""
+        if self._spec.main_pid == os.getpid():
+            self.stop()
+
+    def _check_sealed(self, sealer: Sealer, is_done: bool) -> None:
+        for failed in sealer.failed:
+            raise InputError(f"{failed.journal} could not be sealed: {failed.error}")
+        if not is_done:
+            raise InputError(
+                f"{self.path} is not complete, since its sealer died ({sealer.complaint or 'killed'}); "
+                f"finish it with gpumem import {journal_path(self.path)} -o {self.path}."
+            )
+
     def _check_target(self) -> None:
-        folder = self.path.parent
-        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-            raise OutputUnwritable(f"{folder} is no folder that can be written to; choose another path.")
-        if is_taken(self.path) and not self._force:
-            raise TargetExists(self.path)
+        from gpumem.recorder.output import check_target, check_writable
+
+        check_writable(self.path.parent)
+        check_target(self.path, force=self._force)
 
 
 def _default_path() -> Path:

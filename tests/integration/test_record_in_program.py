@@ -1,0 +1,98 @@
+"""gpumem.record() inside a program that was started without us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from program_runs import only_trace, run_python, run_recorded, traces_in, write_program
+
+RECORDS = """
+import gpumem
+import allocator_stand_in as gpu
+gpu.alloc(1)
+with gpumem.record({path!r}) as recording:
+    gpu.alloc(2)
+    gpumem.mark("inside")
+    gpu.alloc(3)
+gpu.alloc(4)
+gpumem.mark("outside")
+print(recording.path.name, recording.path.exists())
+"""
+
+
+def test_trace_holds_what_happened_inside_and_is_complete_afterwards(tmp_path: Path) -> None:
+    write_program(tmp_path, RECORDS.format(path="inside.gpumem"))
+    ended = run_python(tmp_path, "train.py", "--lr", "1")
+    assert (ended.code, ended.stdout, ended.stderr) == (0, b"inside.gpumem True\n", b"")
+    trace = only_trace(tmp_path)
+    assert trace.event_count == 5
+    assert [mark.name for mark in trace.marks] == ["inside"]
+    assert trace.meta.ended_by == "exit"
+
+
+def test_default_name_is_the_programs(tmp_path: Path) -> None:
+    write_program(tmp_path, RECORDS.format(path="x").replace("record('x')", "record()"))
+    assert run_python(tmp_path, "train.py").code == 0
+    trace = only_trace(tmp_path)
+    assert trace.path.name == f"train.{trace.meta.pid}.gpumem"
+
+
+def test_two_recordings_after_one_another_are_two_traces(tmp_path: Path) -> None:
+    write_program(tmp_path, RECORDS.format(path="first.gpumem") + RECORDS.format(path="second.gpumem"))
+    assert run_python(tmp_path, "train.py").code == 0
+    assert [trace.event_count for trace in traces_in(tmp_path).values()] == [5, 5]
+
+
+def test_start_and_stop_record_too_and_the_programs_end_stops(tmp_path: Path) -> None:
+    write_program(
+        tmp_path,
+        "import gpumem, os\n"
+        "first = gpumem.record('first.gpumem', stacks=False, nvml_interval=0).start()\n"
+        "gpumem.step()\nprint(first.stop().name)\n"
+        "second = gpumem.record('second.gpumem').start()\n"
+        "gpumem.step(); gpumem.step()\n"
+        "if os.fork() == 0: raise SystemExit\n"
+        "os.wait()\n",
+    )
+    ended = run_python(tmp_path, "train.py")
+    assert (ended.code, ended.stdout) == (0, b"first.gpumem\n")
+    traces = traces_in(tmp_path)
+    assert [trace.event_count for trace in traces.values()] == [1, 2]
+    assert traces["first.gpumem"].meta.stacks_off is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("gpumem.record('a.gpumem').start(); gpumem.record('b.gpumem').start()", "This process is recorded already"),
+        ("gpumem.record('a.gpumem').stop()", "has not been started"),
+        ("gpumem.record('old.gpumem').start()", "old.gpumem exists already"),
+        ("gpumem.record('no/a.gpumem').start()", "no cannot be written to (No such file or directory)"),
+    ],
+)
+def test_wrong_use_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    write_program(
+        tmp_path,
+        f"import gpumem\nfrom gpumem.errors import GpumemError\ntry:\n    {text}\n"
+        "except GpumemError as error:\n    print(error)\n",
+    )
+    (tmp_path / "old.gpumem").write_text("old")
+    ended = run_python(tmp_path, "train.py")
+    assert ended.code == 0, ended.stderr
+    assert sentence in ended.stdout.decode()
+
+
+def test_record_under_gpumem_run_is_refused(tmp_path: Path) -> None:
+    write_program(tmp_path, RECORDS.format(path="inside.gpumem"))
+    ended = run_recorded(tmp_path, "train.py")
+    assert ended.code == 1
+    assert b"UsageError: This process is recorded already" in ended.stderr
+
+
+def test_exception_inside_still_completes_the_trace(tmp_path: Path) -> None:
+    write_program(tmp_path, "import gpumem\nwith gpumem.record('a.gpumem'):\n    gpumem.mark('x')\n    1 / 0\n")
+    ended = run_python(tmp_path, "train.py")
+    assert ended.stderr.endswith(b"ZeroDivisionError: division by zero\n")
+    assert only_trace(tmp_path).event_count == 1

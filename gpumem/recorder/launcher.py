@@ -56,7 +56,7 @@ def _run(kind: TargetKind, name: str, arguments: list[str], namespace: dict[str,
         runpy._run_module_as_main(name)  # type: ignore[attr-defined]
     elif kind is TargetKind.FOLDER:
         sys.argv = [name, *arguments]
-        _set_first_path(name)
+        _set_first_path(os.path.abspath(name))
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
     else:
         sys.argv = [name, *arguments]
@@ -65,6 +65,7 @@ def _run(kind: TargetKind, name: str, arguments: list[str], namespace: dict[str,
 
 def _run_script(script: str, namespace: dict[str, Any]) -> None:
     if script == "-":
+        namespace.update(__file__="<stdin>", __cached__=None)
         exec(compile(sys.stdin.buffer.read(), "<stdin>", "exec", dont_inherit=True), namespace)
         return
     path = os.path.abspath(script)

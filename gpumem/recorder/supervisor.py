@@ -14,7 +14,6 @@ from pathlib import Path
 
 from gpumem.recorder.child import Child, describe_end
 from gpumem.recorder.interpreter import find_start_up_file
-from gpumem.recorder.journal_survey import find_reason_for_nothing, survey_journals
 from gpumem.recorder.launcher import launch_command
 from gpumem.recorder.output import Output
 from gpumem.recorder.sealer import FailedJournal, FinishedTrace, Sealer
@@ -46,6 +45,8 @@ class RunOutcome:
     """Journals that the sealer left behind because it died twice."""
     recording_pids: Sequence[int]
     """Processes of the run that still record."""
+    sealer_complaint: str
+    """What the sealer said last of itself; empty when it said nothing."""
     nothing_recorded: str | None
     """Why there is no trace; None when there is one."""
 
@@ -101,15 +102,23 @@ def make_spec(request: RunRequest, run_id: str, pid: int) -> RecordSpec:
 def _finish(
     request: RunRequest, run_id: str, sealer: Sealer, pid: int, wait_status: int, duration_ns: int
 ) -> RunOutcome:
+    # Not before the program has ended: it would wait for numpy.
+    from gpumem.recorder.journal_survey import find_reason_for_nothing, survey_journals
+
     journals = survey_journals(request.output.journal_folder, run_id)
     for journal in journals:
-        if journal.is_empty and not journal.is_recording:
+        # The word goes by pid, which two journals share where a process has replaced itself by another program.
+        is_all = all(other.is_empty for other in journals if other.pid == journal.pid)
+        if is_all and not journal.is_recording:
             sealer.tell_discard(journal.pid)
+    kept = [journal for journal in journals if not journal.is_empty]
+    if request.output.replaced is not None and kept:
+        request.output.replaced.unlink(missing_ok=True)
     sealer.tell_ended(pid, describe_end(wait_status))
     sealer.tell_end()
     is_sealed = sealer.wait_until_done()
-    traces = sorted(sealer.finished, key=lambda trace: (trace.pid != pid, trace.path.name))
-    kept = [journal for journal in journals if not journal.is_empty]
+    found = [trace for trace in sealer.finished if not _is_dropped(trace)]
+    traces = sorted(found, key=lambda trace: (trace.pid != pid, trace.path.name))
     unfinished = [] if is_sealed else [journal.path for journal in kept if journal.path.exists()]
     if request.output.is_apart and not unfinished and not any(journal.is_recording for journal in journals):
         request.output.journal_folder.rmdir()
@@ -117,4 +126,16 @@ def _finish(
     if not traces and not kept:
         nothing = find_reason_for_nothing(request.target, journals)
     recording = [journal.pid for journal in journals if journal.is_recording]
-    return RunOutcome(wait_status, duration_ns, traces, sealer.failed, unfinished, recording, nothing)
+    return RunOutcome(wait_status, duration_ns, traces, sealer.failed, unfinished, recording, sealer.complaint, nothing)
+
+
+def _is_dropped(trace: FinishedTrace) -> bool:
+    """Deletes the trace of a process that recorded nothing and ended long before the run; whether it did."""
+    if trace.events:
+        return False
+    from gpumem.trace.file import read_meta
+
+    if read_meta(trace.path)[0].devices:
+        return False
+    trace.path.unlink()
+    return True

@@ -131,8 +131,8 @@ class RunSealer:
     def _is_ready(self, sealing: _Sealing) -> bool:
         if not _has_ended(sealing):
             return False
-        if sealing.ended_since is None:
-            sealing.ended_since = time.monotonic()
+        if sealing.ended_since is None or sealing.sealer.journal.is_process_alive():
+            sealing.ended_since = time.monotonic()  # a process that has closed its journal may take its time to end
         waited = time.monotonic() - sealing.ended_since >= WAIT_FOR_WORD_S
         return self._run_over or waited or sealing.sealer.journal.pid in self._ended
 

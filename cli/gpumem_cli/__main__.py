@@ -1,0 +1,8 @@
+"""`python -m gpumem_cli`: the gpumem command by way of Python itself.
+
+Owns: nothing. Must not know: any command.
+"""
+
+from gpumem_cli.main import main
+
+main()

@@ -1,0 +1,57 @@
+"""The few lines at the end of `gpumem run`: how much at the peak, where the trace is, what to type next.
+
+Owns: their layout. Must not know: how figures are found.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from gpumem.analyses.summary import DeviceSummary, TraceSummary
+from gpumem.render.text import printable
+from gpumem.units import format_bytes, format_count, format_duration, format_share
+
+_BYTES_WIDTH = 11
+
+
+def render_run_end(summaries: Sequence[TraceSummary]) -> str:
+    """Some lines for each trace of a run, and the command that tells more."""
+    lines = [line for summary in summaries for line in _trace_lines(summary)]
+    paths = " ".join(shlex.quote(summary.path) for summary in summaries)
+    return "".join(f"{line}\n" for line in (*lines, f"next: gpumem summary {paths}"))
+
+
+def _trace_lines(summary: TraceSummary) -> Iterator[str]:
+    meta = summary.meta
+    rank = "" if meta.rank is None else f"rank {meta.rank}, "
+    duration = format_duration(meta.duration_ns)
+    events = f"{format_count(summary.events)} events in {duration}"
+    yield f"{printable(summary.path)}: {rank}{events}, ended by {printable(meta.ended_by)}"
+    for device in summary.devices:
+        if device.requested_bytes.peak is not None:
+            yield from _device_lines(device)
+    if meta.records_lost:
+        yield f"  {format_count(meta.records_lost)} events were begun but not finished when the program died"
+    for sentence in (meta.stacks_off, *meta.notes):
+        if sentence is not None:
+            yield f"  {printable(sentence)}"
+
+
+def _device_lines(device: DeviceSummary) -> Iterator[str]:
+    capacity = device.facts.capacity_bytes
+    name = device.facts.name or "name not known"
+    yield f"  GPU {device.facts.device} ({printable(name)})"
+    yield f"    requested at the peak {_figure(device.requested_bytes.peak, capacity)}"
+    yield f"    reserved at the peak  {_figure(device.reserved_bytes.peak, capacity)}"
+    if device.oom_count:
+        yield f"    ran out of memory {format_count(device.oom_count)} times"
+
+
+def _figure(byte_count: int | None, capacity: int | None) -> str:
+    if byte_count is None:
+        return f"{'not known':>{_BYTES_WIDTH}}"
+    figure = f"{format_bytes(byte_count):>{_BYTES_WIDTH}}"
+    if capacity is None:
+        return f"{figure}  (the card's capacity is not known)"
+    return f"{figure}  {format_share(byte_count, capacity):>7} of {format_bytes(capacity)}"

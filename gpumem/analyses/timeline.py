@@ -23,6 +23,7 @@ from gpumem.heap.levels import (
     basis_of,
     find_initial_levels,
     measure_levels,
+    read_in_pieces,
     split_by_device,
 )
 from gpumem.trace.model import DeviceFacts, Mark, Trace
@@ -97,7 +98,7 @@ def _collect(
         if devices is None or device in devices
     }
     columns = tuple(dict.fromkeys(["time_ns", "kind", "device", "requested_bytes", basis_column(trace)]))
-    for batch in trace.event_batches(columns, end_event=last.event + 1):
+    for batch in read_in_pieces(trace, columns, end_event=last.event + 1):
         for events in split_by_device(batch, devices):
             one = collectors.setdefault(events.device, _Collector(Levels(), first, edges, known=known))
             after = measure_levels(events, one.levels, basis_of(trace))

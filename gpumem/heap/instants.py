@@ -19,6 +19,7 @@ from gpumem.heap.levels import (
     find_initial_levels,
     measure_levels,
     merge_devices,
+    read_in_pieces,
     sum_levels,
 )
 from gpumem.trace.model import Mark, Trace
@@ -97,7 +98,7 @@ def _find_peak(trace: Trace, of: PeakOf, devices: Devices) -> EventIndex:
     }[of]
     peak_event = EventIndex(-1)
     columns = tuple(dict.fromkeys(["kind", "device", "requested_bytes", basis_column(trace)]))
-    for batch in trace.event_batches(columns):
+    for batch in read_in_pieces(trace, columns):
         events = merge_devices(batch, devices)
         if not events.count:
             continue

@@ -21,6 +21,7 @@ from gpumem.heap.levels import (
     basis_of,
     find_initial_levels,
     measure_levels,
+    read_in_pieces,
     split_by_device,
 )
 from gpumem.heap.live import LiveTable, apply_events, initial_table
@@ -245,4 +246,4 @@ def _kept_columns(trace: Trace, carried: Sequence[str]) -> tuple[str, ...]:
 def _batches(trace: Trace, kept: Sequence[str], first: int, end: int) -> Iterator[EventBatch]:
     if end <= first:
         return iter(())
-    return trace.event_batches(["kind", "device", "address", *kept], first_event=first, end_event=end)
+    return read_in_pieces(trace, ["kind", "device", "address", *kept], first_event=first, end_event=end)

@@ -32,8 +32,9 @@ UNITS = {"pair": ("ns", 1), "step": ("ms", 1_000_000)}
 class Worker:
     """The measuring process of one mode: turns itself on, then measures what it is asked for, line by line."""
 
-    def __init__(self, mode: str, pairs: int, steps: int) -> None:
+    def __init__(self, mode: str, device: str, pairs: int, steps: int) -> None:
         self.mode = mode
+        self.device = device
         self.pairs = pairs
         self.steps = steps
         self.folder = tempfile.TemporaryDirectory()
@@ -46,8 +47,9 @@ class Worker:
         import torch
 
         self.torch = torch
-        torch.cuda.init()
-        if mode == "history":
+        self.synchronize = torch.cuda.synchronize if device == "cuda" else torch.cpu.synchronize
+        self.synchronize()
+        if mode == "history" and device == "cuda":
             torch.cuda.memory._record_memory_history("all", context="all", stacks="python", max_entries=100_000)
         self.train_step = self.prepare_step()
 
@@ -56,9 +58,10 @@ class Worker:
         torch = self.torch
         sample = load(ROOT / "sample_traces" / "scripts" / "gpt2_train.py")
         torch.manual_seed(0)
-        model = sample.LanguageModel(vocabulary=8192, length=256, width=384, heads=6, depth=12).cuda()
+        depth = 12 if self.device == "cuda" else 1
+        model = sample.LanguageModel(vocabulary=8192, length=256, width=384, heads=6, depth=depth).to(self.device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-        tokens = torch.randint(8192, (4, 257), device="cuda")
+        tokens = torch.randint(8192, (4, 257), device=self.device)
 
         def train_step() -> None:
             loss = torch.nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
@@ -68,7 +71,7 @@ class Worker:
 
         for _ in range(5):
             train_step()
-        torch.cuda.synchronize()
+        self.synchronize()
         return train_step
 
     def measure(self, what: str) -> float:
@@ -76,16 +79,16 @@ class Worker:
         gc.collect()
         gc.disable()
         loops, run = (self.pairs, self.run_pairs) if what == "pair" else (self.steps, self.run_steps)
-        self.torch.cuda.synchronize()
+        self.synchronize()
         started_ns = time.perf_counter_ns()
         run()
-        self.torch.cuda.synchronize()
+        self.synchronize()
         elapsed_ns = time.perf_counter_ns() - started_ns
         gc.enable()
         return elapsed_ns / loops
 
     def run_pairs(self) -> None:
-        descend(STACK_DEPTH - 4, self.torch.empty, self.pairs)
+        descend(STACK_DEPTH - 4, self.torch.empty, self.device, self.pairs)
 
     def run_steps(self) -> None:
         for _ in range(self.steps):
@@ -105,13 +108,13 @@ class Worker:
         self.folder.cleanup()
 
 
-def descend(depth: int, empty: Callable[..., object], pairs: int) -> None:
+def descend(depth: int, empty: Callable[..., object], device: str, pairs: int) -> None:
     """Allocates and frees at the end of `depth` nested calls."""
     if depth > 1:
-        descend(depth - 1, empty, pairs)
+        descend(depth - 1, empty, device, pairs)
         return
     for _ in range(pairs):
-        empty(1024, device="cuda")
+        empty(1024, device=device)
 
 
 def load(path: Path) -> Any:
@@ -133,11 +136,12 @@ def ask(worker: subprocess.Popen[str], what: str) -> float:
     return float(worker.stdout.readline())
 
 
-def measure_all(rounds: int, pairs: int, steps: int) -> dict[str, dict[str, list[float]]]:
+def measure_all(device: str, rounds: int, pairs: int, steps: int) -> dict[str, dict[str, list[float]]]:
     """Nanoseconds by what was measured and mode, one figure a round; the order within a round shifts by one each."""
     workers = {}
     for mode in MODES:
-        command = [sys.executable, __file__, "--worker", mode, "--pairs", str(pairs), "--steps", str(steps)]
+        command = [sys.executable, __file__, "--worker", mode, "--device", device]
+        command += ["--pairs", str(pairs), "--steps", str(steps)]
         workers[mode] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     for mode, worker in workers.items():
         assert worker.stdout is not None
@@ -176,15 +180,16 @@ def render(figures: dict[str, dict[str, list[float]]], rounds: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("-o", "--output", type=Path, help="write every figure as JSON")
+    parser.add_argument("--device", default="cuda", help="cpu: only to try the benchmark itself")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--pairs", type=int, default=50_000)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--worker", choices=MODES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        Worker(options.worker, options.pairs, options.steps).serve()
+        Worker(options.worker, options.device, options.pairs, options.steps).serve()
         return
-    figures = measure_all(options.rounds, options.pairs, options.steps)
+    figures = measure_all(options.device, options.rounds, options.pairs, options.steps)
     if options.output:
         ratios = {
             what: {mode: median(by_mode[mode]) / median(by_mode["bare"]) for mode in MODES}

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpumem.errors import OutputUnwritable, TargetExists, TraceForeign, TraceTruncated
 from gpumem.trace import tables
-from gpumem.trace.event_parts import ROW_GROUP_ROWS, ParquetPart, PartEvents, encode_events
+from gpumem.trace.event_parts import ParquetPart, PartEvents, encode_events
 from gpumem.trace.meta import decode_meta, encode_meta
 from gpumem.trace.model import EVENT_COLUMNS, Column, Trace, TraceMeta
 from gpumem.trace.zip_parts import (
@@ -29,7 +29,8 @@ from gpumem.trace.zip_parts import (
 )
 
 META_MEMBER = "meta.json"
-PART_NUMBER_LIMIT = 10**6
+PART_ROWS = 1 << 18
+"""Events in a part written here: as many as a journal's window has; a reader holds a few parts' columns at a time."""
 
 
 def part_member(number: int) -> str:
@@ -100,7 +101,7 @@ def write_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
     writer = ZipWriter(temporary, named=path)
     try:
         part_events: list[int] = []
-        for columns in _rows_of(trace, ROW_GROUP_ROWS):
+        for columns in _rows_of(trace, PART_ROWS):
             writer.append(part_member(len(part_events)), encode_events(columns))
             part_events.append(len(columns["kind"]))
         append_tables(writer, trace, part_events)

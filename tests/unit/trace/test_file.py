@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from gpumem.errors import TargetExists, TraceForeign, TraceNotFound, TraceTruncated, TraceVersionUnsupported
-from gpumem.trace.event_parts import ROW_GROUP_ROWS
-from gpumem.trace.file import read_trace, write_trace
+from gpumem.trace.file import PART_ROWS, read_trace, write_trace
 from gpumem.trace.model import EVENT_COLUMNS, ColumnEvents, Trace
 from trace_builder import KiB, MiB, TraceBuilder
 
@@ -70,24 +69,24 @@ def long_trace(event_count: int) -> Trace:
     return replace(small_trace(), events=ColumnEvents(columns), marks=())
 
 
-def test_events_stream_in_row_groups_and_only_the_range_asked_for(tmp_path: Path) -> None:
-    event_count = 2 * ROW_GROUP_ROWS + 10
+def test_events_stream_part_by_part_and_only_the_range_asked_for(tmp_path: Path) -> None:
+    event_count = 2 * PART_ROWS + 10
     write_trace(long_trace(event_count), tmp_path / "a.gpumem")
     trace = read_trace(tmp_path / "a.gpumem")
     assert trace.event_count == event_count
     batches = list(trace.event_batches(["requested_bytes"]))
-    assert [batch.count for batch in batches] == [ROW_GROUP_ROWS, ROW_GROUP_ROWS, 10]
-    assert [batch.first_event for batch in batches] == [0, ROW_GROUP_ROWS, 2 * ROW_GROUP_ROWS]
-    first, end = ROW_GROUP_ROWS - 3, ROW_GROUP_ROWS + 2
+    assert [batch.count for batch in batches] == [PART_ROWS, PART_ROWS, 10]
+    assert [batch.first_event for batch in batches] == [0, PART_ROWS, 2 * PART_ROWS]
+    first, end = PART_ROWS - 3, PART_ROWS + 2
     few = list(trace.event_batches(["requested_bytes"], first_event=first, end_event=end))
     assert [batch["requested_bytes"].tolist() for batch in few] == [[first, first + 1, first + 2], [first + 3, end - 1]]
     assert list(trace.event_batches(["kind"], first_event=5, end_event=5)) == []
 
 
 def test_reading_stops_cleanly_when_the_reader_leaves_early(tmp_path: Path) -> None:
-    write_trace(long_trace(3 * ROW_GROUP_ROWS), tmp_path / "a.gpumem")
+    write_trace(long_trace(3 * PART_ROWS), tmp_path / "a.gpumem")
     batches = read_trace(tmp_path / "a.gpumem").event_batches(["kind"])
-    assert next(iter(batches)).count == ROW_GROUP_ROWS
+    assert next(iter(batches)).count == PART_ROWS
     batches.close()  # type: ignore[attr-defined]
 
 

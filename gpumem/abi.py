@@ -306,13 +306,13 @@ def record_fact(key: str, json_text: str) -> None:
 def push_scope(name: str) -> ScopeId:
     """Enters scope `name` inside the calling thread's scope; its id, 0 when nothing is recorded."""
     scope = c_uint32()
-    _core().gm_scope_push(_encode(name), byref(scope))
+    _core_with_gil().gm_scope_push(_encode(name), byref(scope))
     return ScopeId(scope.value)
 
 
 def pop_scope() -> None:
     """Leaves the calling thread's innermost scope."""
-    _core().gm_scope_pop()
+    _core_with_gil().gm_scope_pop()
 
 
 def name_thread(name: str) -> None:
@@ -351,39 +351,6 @@ def walk_current_stack() -> list[tuple[int, int]]:
 def stop_walker() -> None:
     """Switches stack walking off for good."""
     _core().gm_walker_stop()
-
-
-# ---- the journal on its own ----
-
-
-class JournalWriter:
-    """A journal written record by record, for tests and benchmarks; the recorder has its own."""
-
-    def __init__(self, path: Path, run_id: bytes) -> None:
-        """Creates `path`; raises as start_recording does."""
-        assert len(run_id) == 16
-        error_number = c_int32()
-        self._journal = c_void_p()
-        status = Status(_core().gm_journal_create(os.fsencode(path), run_id, byref(error_number), byref(self._journal)))
-        if status is not Status.OK:
-            raise _journal_error(path, status, error_number.value)
-
-    def append(self, record: CRecord) -> int:
-        """Appends `record`; its event number."""
-        position = c_uint64()
-        status = Status(_core().gm_journal_append(self._journal, byref(record), byref(position)))
-        assert status is Status.OK, status
-        return int(position.value)
-
-    def append_entry(self, kind: int, entry_id: int, payload: bytes) -> None:
-        """Appends one entry of the journal's EntryKind `kind`."""
-        status = Status(_core().gm_journal_append_entry(self._journal, kind, entry_id, payload, len(payload)))
-        assert status is Status.OK, status
-
-    def close(self, ended_by: str = "exit") -> None:
-        """Marks the journal closed; it takes nothing more."""
-        _core().gm_journal_close(self._journal, ended_by.encode())
-        self._journal = c_void_p()
 
 
 # ---- loading ----
@@ -438,8 +405,20 @@ def _core() -> ctypes.CDLL:
             f"{path} was built from another version of gpumem (interface {found[:12]}, needed {ABI_HASH[:12]}); "
             "install gpumem again."
         )
+    _set_prototypes(core)
+    return core
+
+
+@functools.cache
+def _core_with_gil() -> ctypes.PyDLL:
+    """The core for calls so short that giving the interpreter lock up and waiting for it again would cost more."""
+    core = ctypes.PyDLL(_core()._name)
+    _set_prototypes(core)
+    return core
+
+
+def _set_prototypes(core: ctypes.CDLL) -> None:
     for name, (result, arguments) in PROTOTYPES.items():
         function = getattr(core, name)
         function.restype = result
         function.argtypes = arguments
-    return core

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "gpumem.h"
@@ -65,11 +66,15 @@ class Journal {
 
  private:
   static constexpr uint32_t kNoWindow = UINT32_MAX;
+  // The helper thread starts on the next window when this slot of the current one is taken.
+  static constexpr uint32_t kWakeSlot = kRecordsPerWindow / 4 * 3;
 
   struct Window {
     gm_record* records;  // mapping of a record window, until it is FULL; null otherwise
   };
 
+  bool has_own_file();
+  void close_own_file();
   gm_status prepare_file(const uint8_t* run_id);
   void write_header(const uint8_t* run_id);
   gm_status reserve_file(uint64_t offset, uint64_t bytes);
@@ -95,7 +100,9 @@ class Journal {
   void detach_windows();
   void detach_head();
 
+  std::string path_;                   // as given to create
   int fd_ = -1;                        // the file
+  FileIdentity identity_ = {0, 0};     // what fd_ has to be
   uint64_t page_bytes_ = 0;            // of this machine
   uint64_t head_bytes_ = 0;            // header and directory
   Header* header_ = nullptr;           // mapping of head_bytes_

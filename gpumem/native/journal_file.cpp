@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,6 +59,17 @@ uint64_t read_process_start_ticks() {
   const char* at = std::strrchr(text, ')');
   for (int field = 2; at && field < 22; ++field) at = std::strchr(at + 1, ' ');
   return at ? std::strtoull(at + 1, nullptr, 10) : 0;
+}
+
+FileIdentity read_file_identity(int fd) {
+  struct stat status;
+  if (::fstat(fd, &status) != 0) return {0, 0};
+  return {status.st_dev, status.st_ino};
+}
+
+bool is_same_file(int fd, FileIdentity identity) {
+  const FileIdentity found = read_file_identity(fd);
+  return found.inode == identity.inode && found.device == identity.device;
 }
 
 bool reserve_file_bytes(int fd, uint64_t offset, uint64_t bytes) {

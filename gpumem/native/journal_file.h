@@ -20,6 +20,19 @@ uint64_t clock_ns(clockid_t clock);
 // Field 22 of /proc/self/stat; 0 where it cannot be read.
 uint64_t read_process_start_ticks();
 
+constexpr uint64_t align_up(uint64_t bytes, uint64_t alignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+// Tells the file behind a descriptor from any other.
+struct FileIdentity {
+  uint64_t device;  // st_dev
+  uint64_t inode;   // st_ino
+};
+FileIdentity read_file_identity(int fd);
+// Whether `fd` still is that file: programs that become daemons close, and then reuse, descriptors not their own.
+bool is_same_file(int fd, FileIdentity identity);
+
 // Allocates the range on disk and extends the file over it; false with errno. Never raises SIGXFSZ.
 bool reserve_file_bytes(int fd, uint64_t offset, uint64_t bytes);
 // The status that errno stands for when a file could not be reserved or mapped.

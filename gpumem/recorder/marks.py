@@ -55,8 +55,8 @@ class scope:  # noqa: N801 (a function to its users, as contextlib's classes are
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # Only what was pushed is popped: a recording may have begun meanwhile.
-        if self._pushed.pop() and recording.current() is not None:
+        # Only what was pushed is popped, and that always: a recording may have begun or ended meanwhile.
+        if self._pushed.pop():
             abi.pop_scope()
 
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

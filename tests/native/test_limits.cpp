@@ -80,6 +80,44 @@ void test_full_disk_stops_the_recording_alone(const std::string& folder) {
   EXPECT_EQUAL(::umount2(mount_point.c_str(), MNT_DETACH), 0);
 }
 
+// A file system that cannot reserve space: said so at once, with nothing left behind.
+void test_file_system_without_reservation_is_refused(const std::string& folder) {
+  const std::string mount_point = folder + "/ramfs";
+  ::mkdir(mount_point.c_str(), 0755);
+  EXPECT_EQUAL(::mount("ramfs", mount_point.c_str(), "ramfs", 0, nullptr), 0);
+  const std::string path = mount_point + "/a.gpumem.journal";
+  const gm_recorder_options options = {path.c_str(), nullptr, kTestRunId, 0, 0};
+  int32_t errno_value = 0;
+  EXPECT_EQUAL(gm_recorder_start(&options, &errno_value), GM_CANNOT_MAP);
+  EXPECT_EQUAL(errno_value, EOPNOTSUPP);
+  EXPECT_EQUAL(::access(path.c_str(), F_OK), -1);
+  EXPECT_EQUAL(::umount2(mount_point.c_str(), MNT_DETACH), 0);
+}
+
+// A program that closes every descriptor, as daemons do, and opens a file of its own under the same number.
+void test_descriptor_closed_by_the_program(const std::string& folder) {
+  const std::string path = folder + "/closed.gpumem.journal", own = folder + "/own";
+  start_recording(path);
+  for (int fd = 3; fd < 64; ++fd) ::close(fd);
+  int own_fds[32];
+  for (int& fd : own_fds) fd = ::open(own.c_str(), O_RDWR | O_CREAT, 0644);
+  for (uint64_t i = 0; i < kSlots * 2; ++i) EXPECT_EQUAL(record(GM_ALLOC, 0, i), GM_OK);
+  gm_recorder_stop("exit");
+  struct stat status;
+  EXPECT_EQUAL(::stat(own.c_str(), &status), 0);
+  EXPECT_EQUAL(status.st_size, 0);
+  for (const int fd : own_fds) EXPECT_EQUAL(::close(fd), 0);
+  EXPECT_EQUAL(read_journal(path).records.size(), kSlots * 2);
+  // The same once the journal's path is gone: recording stops by itself.
+  start_recording(path);
+  ::unlink(path.c_str());
+  for (int fd = 3; fd < 64; ++fd) ::close(fd);
+  gm_status last = GM_OK;
+  for (uint64_t i = 0; i < kSlots * 2 && last == GM_OK; ++i) last = record(GM_ALLOC, 0, i);
+  EXPECT_EQUAL(last, GM_CANNOT_MAP);
+  gm_recorder_stop("exit");
+}
+
 // SIGXFSZ keeps its default action, which would end the program.
 void test_file_length_limit_stops_the_recording_alone(const std::string& folder) {
   rlimit before;
@@ -132,9 +170,12 @@ int main(int count, char** arguments) {
   const std::string folder = arguments[1];
   run_case("places where no journal can be", [&] { test_places_where_no_journal_can_be(folder); });
   run_case("arguments that are impossible", test_arguments_that_are_impossible);
+  run_case("a descriptor closed by the program", [&] { test_descriptor_closed_by_the_program(folder); });
   run_case("a file length limit stops the recording alone",
            [&] { test_file_length_limit_stops_the_recording_alone(folder); });
   if (::geteuid() == 0) {
+    run_case("a file system without reservation is refused",
+             [&] { test_file_system_without_reservation_is_refused(folder); });
     run_case("a full disk stops the recording alone", [&] { test_full_disk_stops_the_recording_alone(folder); });
   }
   return exit_code();

@@ -1,0 +1,228 @@
+// How a journal comes into being and grows: the file's head, its windows, the thread that reserves the next one.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "check.h"
+#include "journal.h"
+#include "journal_file.h"
+
+namespace gpumem {
+
+namespace {
+
+// Faults every page of a record window in, one at a time, so that nobody waits long for the address space. The
+// commit word is written atomically with its own value: the window may already be in use.
+void touch_window(gm_record* records, const std::atomic<bool>& ending) {
+  constexpr uint64_t kStride = 4096 / sizeof(gm_record);
+  for (uint64_t slot = 0; slot < kRecordsPerWindow && !ending.load(std::memory_order_relaxed); slot += kStride) {
+    __atomic_fetch_or(&records[slot].commit, 0u, __ATOMIC_RELAXED);
+  }
+}
+
+}  // namespace
+
+// ---- creation and growth ----
+
+gm_status Journal::create(const char* path, const uint8_t* run_id, int32_t* errno_value) {
+  GM_CHECK(fd_ < 0);
+  fd_ = ::open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd_ < 0) {
+    *errno_value = errno;
+    return errno == ENOSPC || errno == EDQUOT ? GM_DISK_FULL : GM_CANNOT_CREATE;
+  }
+  path_ = path;
+  identity_ = read_file_identity(fd_);
+  const gm_status status = prepare_file(run_id);
+  if (status != GM_OK) {
+    *errno_value = errno;
+    ::unlink(path);
+    ::close(fd_);
+    fd_ = -1;
+    return status;
+  }
+  is_closed_.store(false, std::memory_order_relaxed);
+  start_helper();
+  *errno_value = 0;
+  return GM_OK;
+}
+
+// Opens the file anew where the program has closed the descriptor under us.
+bool Journal::has_own_file() {
+  if (is_same_file(fd_, identity_)) return true;
+  const int fd = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd >= 0 && is_same_file(fd, identity_)) {
+    fd_ = fd;
+    return true;
+  }
+  if (fd >= 0) ::close(fd);
+  errno = EBADF;
+  return false;
+}
+
+void Journal::close_own_file() {
+  if (is_same_file(fd_, identity_)) ::close(fd_);
+}
+
+gm_status Journal::prepare_file(const uint8_t* run_id) {
+  page_bytes_ = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  head_bytes_ = align_up(kHeaderBytes + kWindowCapacity * sizeof(WindowEntry), page_bytes_);
+  if (::ftruncate(fd_, static_cast<off_t>(head_bytes_)) != 0) return status_of_errno();
+  const gm_status reserved = reserve_file(0, align_up(kHeaderBytes, page_bytes_));
+  if (reserved != GM_OK) return reserved;
+  void* head = ::mmap(nullptr, head_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (head == MAP_FAILED) return GM_CANNOT_MAP;
+  header_ = static_cast<Header*>(head);
+  directory_ = reinterpret_cast<WindowEntry*>(static_cast<uint8_t*>(head) + kHeaderBytes);
+  void* windows = ::mmap(nullptr, kWindowCapacity * sizeof(Window), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (windows == MAP_FAILED) return GM_CANNOT_MAP;
+  windows_ = static_cast<Window*>(windows);
+  end_offset_.store(head_bytes_, std::memory_order_relaxed);
+  uint32_t first;
+  const gm_status status = reserve_record_window(&first);
+  if (status != GM_OK) return status;
+  write_header(run_id);
+  directory_[first].state.store(static_cast<uint32_t>(WindowState::Open), std::memory_order_release);
+  current_.store(first, std::memory_order_release);
+  return GM_OK;
+}
+
+void Journal::write_header(const uint8_t* run_id) {
+  header_->version = kJournalVersion;
+  header_->byte_order = kByteOrderMark;
+  std::memcpy(header_->run_id, run_id, sizeof header_->run_id);
+  header_->pid = static_cast<uint32_t>(::getpid());
+  header_->window_capacity = kWindowCapacity;
+  header_->windows_offset = head_bytes_;
+  header_->clock_monotonic_ns = clock_ns(CLOCK_MONOTONIC);
+  header_->clock_realtime_ns = clock_ns(CLOCK_REALTIME);
+  header_->process_start_ticks = read_process_start_ticks();
+  header_->state.store(static_cast<uint32_t>(JournalState::Recording), std::memory_order_release);
+  // Last, so that whoever sees the magic sees a whole header.
+  uint64_t magic;
+  std::memcpy(&magic, kJournalMagic, sizeof magic);
+  __atomic_store_n(reinterpret_cast<uint64_t*>(header_->magic), magic, __ATOMIC_RELEASE);
+}
+
+// Makes sure that the disk holds [offset, offset + bytes): a full disk is an error here instead of a SIGBUS later.
+gm_status Journal::reserve_file(uint64_t offset, uint64_t bytes) {
+  if (!reserve_file_bytes(fd_, offset, bytes)) {
+    const int error = errno;
+    // What a failed attempt has taken goes back: the sealer and the program need the room.
+    if (offset >= head_bytes_ && ::ftruncate(fd_, static_cast<off_t>(offset)) != 0) return GM_DISK_FULL;
+    errno = error;
+    return status_of_errno();
+  }
+  return GM_OK;
+}
+
+// grow_mutex_ is held (or nobody else knows this journal yet).
+gm_status Journal::reserve_window(WindowKind kind, uint64_t bytes, uint32_t* window, void** mapping) {
+  const uint32_t index = window_count_;
+  if (index == kWindowCapacity) {
+    errno = EFBIG;
+    return GM_DISK_FULL;
+  }
+  if (!has_own_file()) return GM_CANNOT_MAP;
+  const uint64_t directory_offset = kHeaderBytes + index * sizeof(WindowEntry);
+  const uint64_t directory_page = directory_offset / page_bytes_ * page_bytes_;
+  gm_status status = reserve_file(directory_page, page_bytes_);
+  const uint64_t offset = end_offset_.load(std::memory_order_relaxed);
+  if (status == GM_OK) status = reserve_file(offset, bytes);
+  if (status != GM_OK) return status;
+  *mapping = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(offset));
+  if (*mapping == MAP_FAILED) return GM_CANNOT_MAP;
+  WindowEntry& entry = directory_[index];
+  entry.kind = static_cast<uint32_t>(kind);
+  entry.offset = offset;
+  entry.bytes = bytes;
+  entry.first_record = kind == WindowKind::Records ? record_windows_ * kRecordsPerWindow : 0;
+  window_count_ = index + 1;
+  end_offset_.store(offset + bytes, std::memory_order_relaxed);
+  header_->window_count.store(window_count_, std::memory_order_release);
+  *window = index;
+  return GM_OK;
+}
+
+gm_status Journal::reserve_record_window(uint32_t* window) {
+  void* mapping;
+  const gm_status status = reserve_window(WindowKind::Records, kRecordWindowBytes, window, &mapping);
+  if (status != GM_OK) return status;
+  windows_[*window].records = static_cast<gm_record*>(mapping);
+  ++record_windows_;
+  return GM_OK;
+}
+
+// ---- helper thread ----
+
+void Journal::start_helper() {
+  has_helper_ = start_quiet_thread(&helper_, "gpumem-journal", [this] { run_helper(); });
+}
+
+void Journal::stop_helper() {
+  if (!has_helper_) return;
+  {
+    const std::lock_guard<std::mutex> lock(helper_mutex_);
+    helper_ending_.store(true, std::memory_order_relaxed);
+  }
+  helper_signal_.notify_one();
+  helper_.join();
+}
+
+void Journal::wake_helper() {
+  {
+    const std::lock_guard<std::mutex> lock(helper_mutex_);
+    helper_wanted_ = true;
+  }
+  helper_signal_.notify_one();
+}
+
+void Journal::run_helper() {
+  std::unique_lock<std::mutex> lock(helper_mutex_);
+  for (;;) {
+    helper_signal_.wait(lock, [this] { return helper_wanted_ || helper_ending_.load(std::memory_order_relaxed); });
+    if (helper_ending_.load(std::memory_order_relaxed)) return;
+    helper_wanted_ = false;
+    lock.unlock();
+    prepare_next_window();
+    unmap_full_windows();
+    lock.lock();
+  }
+}
+
+// A failure here is no end: the appending thread tries again when the window is due.
+void Journal::prepare_next_window() {
+  uint32_t window;
+  {
+    const std::lock_guard<std::mutex> lock(grow_mutex_);
+    const uint32_t current = current_.load(std::memory_order_relaxed);
+    if (current == kNoWindow || prepared_ != kNoWindow) return;
+    if (directory_[current].taken.load(std::memory_order_relaxed) <= kWakeSlot) return;
+    if (reserve_record_window(&window) != GM_OK) return;
+    prepared_ = window;
+  }
+  touch_window(windows_[window].records, helper_ending_);
+}
+
+// Called by the helper alone, or where there is none by whoever filled a window.
+void Journal::unmap_full_windows() {
+  const std::lock_guard<std::mutex> lock(grow_mutex_);
+  bool all_unmapped = true;
+  for (uint32_t window = first_mapped_; window < window_count_; ++window) {
+    gm_record* records = windows_[window].records;
+    if (records &&
+        directory_[window].state.load(std::memory_order_acquire) >= static_cast<uint32_t>(WindowState::Full)) {
+      windows_[window].records = nullptr;
+      ::munmap(records, kRecordWindowBytes);
+    }
+    all_unmapped = all_unmapped && !windows_[window].records;
+    if (all_unmapped) first_mapped_ = window + 1;
+  }
+}
+
+}  // namespace gpumem

@@ -91,13 +91,17 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "--version", message="gpumem %(version)s")
-def gpumem() -> None:
+@click.pass_context
+def gpumem(ctx: click.Context) -> None:
     """Where your GPU memory goes.
 
     Record a training script with gpumem run train.py, then ask for its summary.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(EXIT_USAGE)
 
 
 def unknown_command(word: str) -> str:

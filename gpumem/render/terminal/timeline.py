@@ -75,13 +75,11 @@ def _device_lines(timeline: Timeline, device: DeviceTimeline, page: Page) -> Ite
 
 
 def _verdict(device: DeviceTimeline, requested: int, reserved: int) -> str:
-    name = printable(device.facts.name) if device.facts.name else f"device {device.facts.device}"
+    number = device.facts.device
+    name = f"{printable(device.facts.name)} (device {number})" if device.facts.name else f"Device {number}"
     capacity = device.facts.capacity_bytes
     share = f", {format_share(reserved, capacity)} of its {format_bytes(capacity)}" if capacity else ""
-    return (
-        f"{name} (device {device.facts.device}): {format_bytes(requested)} requested and "
-        f"{format_bytes(reserved)} reserved at most{share}."
-    )
+    return f"{name}: {format_bytes(requested)} requested and {format_bytes(reserved)} reserved at most{share}."
 
 
 def _columns(timeline: Timeline, device: DeviceTimeline, count: int) -> list[_Column]:

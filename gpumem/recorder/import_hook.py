@@ -7,6 +7,7 @@ never imported from here: the program may still set environment variables before
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -22,6 +23,7 @@ class ImportHook:
     def __init__(self, module_name: str, act: Callable[[ModuleType], None]) -> None:
         self._module_name = module_name
         self._act = act
+        self._searching = threading.local()
 
     def install(self) -> None:
         """Puts the hook before every other finder."""
@@ -36,24 +38,35 @@ class ImportHook:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec that the other finders give, its loader hooked; None for every other module."""
-        if name != self._module_name:
+        if name != self._module_name or getattr(self._searching, "is_under_way", False):
             return None
+        self._searching.is_under_way = True
+        try:
+            spec = self._find_by_others(name, path, target)
+        finally:
+            self._searching.is_under_way = False
+        if spec is not None:
+            self._hook_loader(spec)
+        return spec
+
+    def _find_by_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                self._hook_loader(spec)
-                return spec
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    return spec
         return None
 
     def _hook_loader(self, spec: ModuleSpec) -> None:
         loader = spec.loader
         if loader is None or not hasattr(loader, "exec_module") or not hasattr(loader, "__dict__"):
             return
+        before = vars(loader).get("exec_module")
 
         def exec_module(module: ModuleType) -> None:
             vars(loader).pop("exec_module", None)
+            if before is not None:  # another's hook, which leaves in its turn
+                vars(loader)["exec_module"] = before
             loader.exec_module(module)
             self.remove()
             self._act(module)

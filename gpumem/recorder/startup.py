@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 VARIABLE = "GPUMEM_RECORD"
 armed_text: str | None = None
 """The spec, unread, of a process that is armed but has had nothing to record so far."""
+_has_looked = False
+"""Python reads the start-up files of a virtual environment twice; the second time there is nothing left to do."""
 
 
 def arm() -> None:
     """Arms this process by GPUMEM_RECORD: the main process records from now on, the others once there is something."""
-    global armed_text
+    global armed_text, _has_looked
     text = os.environ.get(VARIABLE)
-    if not text or _is_gpumem_command():
+    if not text or _has_looked or _is_gpumem_command():
         return
+    _has_looked = True
     if f'"main_pid":{os.getpid()},' in text or '"main_pid":0,' in text:
         from gpumem.recorder.spec import parse_spec
 

@@ -111,6 +111,8 @@ def run(
     interval_ms = max(1, round(1000 * nvml_interval)) if nvml_interval else 0
     outcome = run_program(RunRequest(target, place, not no_stacks, interval_ms, limit_bytes))
     if not quiet:
+        if place.is_apart:
+            _say([f"{place.folder} cannot map files, so the journals stood in {place.journal_folder}."])
         _say_what_came_of_it(outcome)
     leave_as(outcome.wait_status)
 
@@ -144,6 +146,10 @@ def _say_what_came_of_it(outcome: RunOutcome) -> None:
     if outcome.recording_pids:
         pids = ", ".join(str(pid) for pid in outcome.recording_pids)
         lines.append(f"Still recording: process {pids}; each trace is completed when its process ends.")
+    _say(lines)
+
+
+def _say(lines: Sequence[str]) -> None:
     sys.stderr.write("".join(f"gpumem: {line}\n" for line in lines))
 
 

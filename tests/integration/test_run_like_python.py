@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from program_runs import Ended, environment, gpumem_command, run, run_python, run_recorded, write_program
+from program_runs import Ended, environment, gpumem_command, only_trace, run, run_python, run_recorded, write_program
 
 PRINTS_ITSELF = """
 import sys
@@ -195,6 +196,41 @@ def test_signal_sent_to_us_alone_is_handed_on(tmp_path: Path, number: signal.Sig
     ]
     assert ends[1].without_note == ends[0]
     assert ends[0].code == (20 + number if is_handled else -number)
+
+
+def test_interrupts_while_sealing_do_not_lose_the_trace(tmp_path: Path) -> None:
+    write_program(tmp_path, "import gpumem\ngpumem.mark('kept')\n" + WAITS.format(handlers=""))
+
+    def interrupt_again_and_again(process: subprocess.Popen[bytes]) -> None:
+        while process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.02)
+
+    assert signal_when_ready(tmp_path, True, interrupt_again_and_again).code == -signal.SIGINT
+    assert [mark.name for mark in only_trace(tmp_path).marks] == ["kept"]
+
+
+def test_terminal_belongs_to_the_program(tmp_path: Path) -> None:
+    write_program(
+        tmp_path,
+        "import os, sys\nprint([os.isatty(number) for number in range(3)], os.tcgetpgrp(0) == os.getpgrp())\n"
+        "try:\n    print(input()[::-1], flush=True)\n    input()\n"
+        "except KeyboardInterrupt:\n    print('interrupted')\n    sys.exit(9)\n",
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        command = gpumem_command("run", "train.py")
+        os.execve(command[0], command, environment())
+    shown = b""
+    for typed, awaited in ((b"abc\n", b"]"), (b"\x03", b"cba"), (b"", b"demo")):
+        while awaited not in shown:
+            shown += os.read(terminal, 4096)
+        os.write(terminal, typed)
+    assert b"[True, True, True] True" in shown
+    assert b"interrupted" in shown
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    os.close(terminal)
 
 
 def test_program_that_stops_and_goes_on_is_waited_for(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from program_runs import (
     gpumem_command,
     only_trace,
     run,
+    run_python,
     run_recorded,
     traces_in,
     write_program,
@@ -289,6 +290,30 @@ def test_killed_sealer_is_replaced(tmp_path: Path) -> None:
     journal = tmp_path / "twice.gpumem.journal"
     assert f"gpumem import {journal} -o {tmp_path / 'twice.gpumem'}\n" in ended.note
     assert journal.exists()
+
+
+def test_journals_that_stand_apart_become_traces_in_the_folder_asked_for(tmp_path: Path) -> None:
+    write_program(tmp_path, ALLOCATES)
+    command_line = (
+        "from gpumem.recorder import output\n"
+        "output.has_mapped_files = lambda folder: False\n"
+        "from gpumem_cli.main import main\n"
+        "main(['run', '-o', 'run/', 'train.py'])\n"
+    )
+    ended = run_python(tmp_path, "-c", command_line)
+    assert len(kinds(only_trace(tmp_path / "run"))) == 5
+    [said] = [line for line in ended.note.splitlines() if "cannot map files" in line]
+    assert said.startswith(f"gpumem: {tmp_path / 'run'} cannot map files, so the journals stood in /")
+    assert not Path(said.rpartition(" ")[2].rstrip(".")).exists()
+
+
+def test_import_of_torch_is_heard_once_in_every_process(tmp_path: Path) -> None:
+    write_program(tmp_path, "print('torch is imported')\n", "torch.py")
+    write_program(
+        tmp_path, "import torch, subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import torch'], check=True)\n"
+    )
+    ended = run_recorded(tmp_path, "train.py")
+    assert ended.without_note == Ended(0, b"torch is imported\n" * 2, b"")
 
 
 def test_nested_run_and_gpumems_own_commands_are_apart(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ def _trace_lines(summary: TraceSummary) -> Iterator[str]:
     for device in summary.devices:
         if device.requested_bytes.peak is not None:
             yield from _device_lines(device)
+    if meta.ended_by == "disk_full":
+        yield "  the disk was full: recording stopped there, the program went on"
     if meta.records_lost:
         yield f"  {format_count(meta.records_lost)} events were begun but not finished when the program died"
     for sentence in (meta.stacks_off, *meta.notes):

@@ -32,12 +32,14 @@ from gpumem.trace.journal_layout import (
     WindowKind,
     WindowState,
 )
+from gpumem.trace.model import Column
 from gpumem.trace.zip_parts import ReadOnlyFile
 
 JOURNAL_SUFFIX = ".journal"
 PART_SUFFIX = ".part"
 _POSITION_LIMIT = 1 << 48
-Records = npt.NDArray[np.void]
+_RECORDS_AT_ONCE = 4096
+_RECORD_FIELDS = [name for name in RECORD.names or () if name != "reserved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +64,18 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class WindowRecords:
-    """The committed records of a window, in order, and their slots.
+    """The committed records of a window, in order: their fields as columns, and their slots.
 
     `record_count` slots were handed out; those without a record here were never committed.
     """
 
-    records: Records
+    columns: dict[str, Column]
     slots: npt.NDArray[np.int64]
     record_count: int
 
     @property
     def lost_count(self) -> int:
-        return self.record_count - len(self.records)
+        return self.record_count - len(self.slots)
 
 
 class Journal:
@@ -89,8 +91,10 @@ class Journal:
         head = self.file.read_at(0, min(HEADER_BYTES, self.file.byte_count))
         self._check_head(head)
         self._mapping = self._map(int(self._field(head, "windows_offset")), writable)
-        self.header: Records = np.frombuffer(self._mapping, HEADER, 1)
-        self.entries: Records = np.frombuffer(self._mapping, WINDOW_ENTRY, self._capacity(head), HEADER_BYTES)
+        self.header: npt.NDArray[np.void] = np.frombuffer(self._mapping, HEADER, 1)
+        self.entries: npt.NDArray[np.void] = np.frombuffer(
+            self._mapping, WINDOW_ENTRY, self._capacity(head), HEADER_BYTES
+        )
 
     @property
     def run_id(self) -> str:
@@ -159,15 +163,26 @@ class Journal:
         before = self.window(window.number)
         if before.state is WindowState.SEALED:
             return None
-        content = self.file.read_at(before.offset, before.byte_count)
+        record_count = min(before.taken, before.record_capacity)
+        columns = self._read_columns(before.offset, record_count)
         if self.window(window.number).state is WindowState.SEALED:
             return None
-        records = np.frombuffer(content, RECORD, before.record_capacity)
-        taken = records[: min(before.taken, before.record_capacity)]
-        expected = (np.arange(window.first_record, window.first_record + len(taken)) & COMMIT_MASK) + 1
-        slots = np.flatnonzero(taken["commit"] == expected)
-        chosen = taken if len(slots) == len(taken) else taken[slots]
-        return WindowRecords(chosen, slots, len(taken))
+        expected = (np.arange(before.first_record, before.first_record + record_count) & COMMIT_MASK) + 1
+        slots = np.flatnonzero(columns.pop("commit") == expected)
+        if len(slots) < record_count:
+            columns = {name: column[slots] for name, column in columns.items()}
+        return WindowRecords(columns, slots, record_count)
+
+    def _read_columns(self, offset: int, record_count: int) -> dict[str, Column]:
+        """The fields of `record_count` records: taken apart piece by piece, while the piece is in the cache."""
+        columns: dict[str, Column] = {name: np.empty(record_count, RECORD[name]) for name in _RECORD_FIELDS}
+        for first in range(0, record_count, _RECORDS_AT_ONCE):
+            count = min(_RECORDS_AT_ONCE, record_count - first)
+            content = self.file.read_at(offset + first * RECORD.itemsize, count * RECORD.itemsize)
+            records = np.frombuffer(content, RECORD, count)
+            for name, column in columns.items():
+                column[first : first + count] = records[name]
+        return columns
 
     def read_entries(self, window: Window, first: int) -> bytes:
         """The bytes of the complete entries of an entry window behind its first `first` bytes."""

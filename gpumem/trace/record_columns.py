@@ -41,16 +41,13 @@ def window_events(
     window: Window, found: WindowRecords, *, started_ns: int, superseded: Superseded, first_mark: int
 ) -> WindowEvents:
     """The columns of a window's committed, not superseded records; marks count on from row `first_mark`."""
-    records, slots = found.records, found.slots
-    if window.first_record < superseded.end and len(records):
-        replaced = np.isin(records["device"], np.array(sorted(superseded.devices), np.uint8))
+    columns, slots = dict(found.columns), found.slots
+    if window.first_record < superseded.end and len(slots):
+        replaced = np.isin(columns["device"], np.array(sorted(superseded.devices), np.uint8))
         kept = ~(replaced & (slots + window.first_record < superseded.end))
-        records, slots = records[kept], slots[kept]
-    columns: dict[str, Column] = {
-        name: np.ascontiguousarray(records[name]) for name in EVENT_COLUMNS if name != "time_ns"
-    }
+        columns, slots = {name: column[kept] for name, column in columns.items()}, slots[kept]
     started = np.uint64(started_ns)
-    times = (np.maximum(records["time_ns"], started) - started).astype(np.int64)
+    times = (np.maximum(columns["time_ns"], started) - started).astype(np.int64)
     columns["time_ns"] = times
     marks = _take_marks(columns, first_mark)
     part_window = PartWindow(
@@ -100,8 +97,7 @@ def _take_marks(columns: dict[str, Column], first_mark: int) -> tuple[PartMark, 
     steps = np.where(kinds[rows] == EventKind.STEP, columns["requested_bytes"][rows].astype(np.int64), -1)
     fields = (rows, addresses[rows], steps, columns["time_ns"][rows])
     marks = tuple(PartMark(*(int(value) for value in mark)) for mark in zip(*fields, strict=True))
-    columns["address"] = addresses.copy()  # a column of one row may still be the window's own, read-only bytes
-    columns["address"][rows] = np.arange(first_mark, first_mark + len(rows), dtype=np.uint64)
+    addresses[rows] = np.arange(first_mark, first_mark + len(rows), dtype=np.uint64)
     return marks
 
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,8 +16,23 @@ namespace {
 
 using gpumem::EntryKind;
 
-int child_records(const std::string& path) {
+// Whether this process has the file mapped or open.
+bool holds_file(const std::string& path) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(path) != std::string::npos) return true;
+  }
+  for (int fd = 0; fd < 1024; ++fd) {
+    char target[4096] = {};
+    const std::string link = "/proc/self/fd/" + std::to_string(fd);
+    if (::readlink(link.c_str(), target, sizeof target - 1) > 0 && path == target) return true;
+  }
+  return false;
+}
+
+int child_records(const std::string& path, const std::string& path_of_parent) {
   g_failure_count = 0;
+  EXPECT_EQUAL(holds_file(path_of_parent), false);
   EXPECT_EQUAL(gm_recorder_is_active(), 0);
   gm_record_fact("rank", "1", 1);
   std::thread other([] { record(GM_ALLOC, 7, 0x77); });
@@ -39,6 +55,7 @@ void test_forked_child_records_into_its_own_journal(const std::string& folder) {
   start_recording(path, pattern.c_str());
   gm_record_fact("program", "{\"rank\": 0}", 11);
   gm_scope_push("training", nullptr);
+  EXPECT(holds_file(path));
   std::atomic<bool> is_over{false};
   std::thread busy([&is_over] {
     for (uint64_t i = 0; !is_over.load(); ++i) {
@@ -50,7 +67,7 @@ void test_forked_child_records_into_its_own_journal(const std::string& folder) {
   });
   for (int round = 0; round < 5; ++round) {
     const pid_t child = ::fork();
-    if (child == 0) ::_exit(child_records(folder + "/fork." + std::to_string(::getpid()) + ".gpumem.journal"));
+    if (child == 0) ::_exit(child_records(folder + "/fork." + std::to_string(::getpid()) + ".gpumem.journal", path));
     int status = -1;
     ::waitpid(child, &status, 0);
     EXPECT_EQUAL(status, 0);

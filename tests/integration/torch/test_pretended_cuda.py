@@ -135,3 +135,18 @@ def test_program_is_recorded_from_its_state_in_mid_run(tmp_path: Path, environme
         ["FREE_REQUESTED", 4096, 4],
     ]
     assert found["blocks"] == [[4096, 512, 4, "allocated", 1], [4608, 2096640, 0, "free", 0]]
+
+
+def test_gpumem_run_records_the_unmodified_program(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "program.py").write_text(f"{PROGRAM}\ntrain()\nprint('limits', torch._C.fractions)\n")
+    command = ("run", "--memory-limit", "1GiB", "-o", "trace.gpumem", "program.py")
+    said = run("-m", "gpumem_cli", *command, folder=tmp_path, environment=environment)
+    assert said == f"limits {dict.fromkeys((0, 1), (1 << 30) / 150_110_994_432)}\n"
+    found = read(tmp_path / "trace.gpumem", tmp_path, environment)
+    assert found["source"] == "native"
+    assert [event[:3] for event in found["events"]][1:] == [
+        ["ALLOC", 1 << 21, 1000],
+        ["ALLOC", (1 << 21) + 1024, 2000],
+        ["FREE", 1 << 21, 1000],
+    ]
+    assert found["events"][0][3] == ["event", "train", "<module>"]

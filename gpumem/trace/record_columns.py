@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gpumem.trace.event_parts import PartMark, PartWindow
 from gpumem.trace.journal import Window, WindowRecords
-from gpumem.trace.model import EVENT_COLUMNS, Column
+from gpumem.trace.model import Column
 from gpumem.vocabulary import EventKind
 
 

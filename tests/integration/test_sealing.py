@@ -23,6 +23,7 @@ from gpumem.trace.file import read_trace
 from gpumem.trace.journal_layout import RECORD_WINDOW_BYTES
 from gpumem.trace.model import Trace
 from journal_maker import RUN_ID, JournalMaker, pair_records
+from native_journal import NativeJournal
 
 WRITER = Path(__file__).with_name("sealed_writer.py")
 WINDOW_RECORDS = RECORD_WINDOW_BYTES // 64
@@ -188,6 +189,7 @@ def test_no_record_is_lost_or_doubled_whoever_is_killed_and_whenever_one_reads(t
             count = writer.count
             check_complete(open_trace(writer.journal), count)
             reads += 1
+            time.sleep(0.02)
         sealer.kill()
     count = writer.count
     if seed:  # else the recorder outlives its sealers
@@ -211,7 +213,7 @@ def test_no_record_is_lost_or_doubled_whoever_is_killed_and_whenever_one_reads(t
 
 def test_native_journal_is_sealed_window_by_window_and_its_blocks_given_back(tmp_path: Path, sealer: Sealer) -> None:
     path = tmp_path / "n.gpumem.journal"
-    writer = abi.JournalWriter(path, RUN_ID)
+    writer = NativeJournal(path, RUN_ID)
     records = pair_records(WINDOW_RECORDS + 10)
     for row in records:
         writer.append(abi.CRecord.from_buffer_copy(row.tobytes()))

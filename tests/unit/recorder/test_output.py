@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpumem import abi
 from gpumem.errors import InputError, OutputUnwritable, TargetExists, UsageError
 from gpumem.recorder import output
 from gpumem.recorder.output import find_output
+from native_journal import NativeJournal
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_existing_trace_is_not_overwritten_without_force(tmp_path: Path) -> None
 
 def test_journal_of_a_killed_run_is_not_overwritten_without_force(tmp_path: Path) -> None:
     journal = tmp_path / "run.gpumem.journal"
-    abi.JournalWriter(journal, bytes(16)).close("exit")
+    NativeJournal(journal, bytes(16)).close("exit")
     (tmp_path / "run.gpumem.part").touch()
     with pytest.raises(UsageError, match=r"is left of a run that was killed; finish it with gpumem import"):
         find_output("run.gpumem", force=False)
@@ -56,7 +56,7 @@ def test_journal_of_a_killed_run_is_not_overwritten_without_force(tmp_path: Path
 
 
 def test_journal_under_way_is_never_overwritten(tmp_path: Path) -> None:
-    writer = abi.JournalWriter(tmp_path / "run.gpumem.journal", bytes(16))
+    writer = NativeJournal(tmp_path / "run.gpumem.journal", bytes(16))
     with pytest.raises(UsageError, match="still records to"):
         find_output("run.gpumem", force=True)
     writer.close()

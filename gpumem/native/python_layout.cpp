@@ -132,7 +132,8 @@ gm_status find_layout(unsigned long version, PythonLayout* layout, char* reason,
 bool find_functions(Python* python) {
   bool found = find_symbol("PyGILState_GetThisThreadState", &python->find_thread_state) &&
                find_symbol("PyInterpreterState_Head", &python->find_interpreter_head) &&
-               find_symbol("Py_IsInitialized", &python->is_initialized);
+               find_symbol("Py_IsInitialized", &python->is_initialized) &&
+               find_symbol("PyObject_Hash", &python->hash_object) && find_symbol("PyUnicode_Type", &python->text_type);
   found = found && (find_symbol("PyThreadState_GetUnchecked", &python->find_holder_state) ||
                     find_symbol("_PyThreadState_UncheckedGet", &python->find_holder_state));
   const char* (*find_main)() = nullptr;
@@ -222,17 +223,21 @@ bool is_code_as_laid_out(const PythonLayout& layout, const char* code) {
          is_answered("PyBytes_Size", table, bytes.length) && is_answered("PyBytes_AsString", table, bytes.start);
 }
 
+bool is_plain_text(const Python& python, const char* object) {
+  return load<const char*>(object, kObjectType) == python.text_type;
+}
+
 RawText read_text(const PythonLayout& layout, const char* text) {
   const uint32_t state = load<uint32_t>(text, layout.text_state);
   const uint32_t width = state >> 2 & 7;
   const bool is_compact = (state >> 5 & 1) != 0, is_ascii = (state >> 6 & 1) != 0;
+  if (width == 0) return {nullptr, 0, 0};
   RawText raw = {nullptr, load<size_t>(text, layout.text_length), width};
   if (is_compact) {
     raw.start = text + (is_ascii ? layout.text_ascii_start : layout.text_compact_start);
   } else {
     raw.start = load<const char*>(text, layout.text_pointer);
   }
-  if (width == 0 || raw.start == nullptr) return {nullptr, 0, 0};
   return raw;
 }
 

@@ -48,8 +48,10 @@ struct Python {
   const char* (*find_thread_state)();      // the calling thread's, without the lock; null without Python
   const char* (*find_holder_state)();      // 3.11: of the thread holding the lock; 3.12+: the caller's, if it holds it
   const char* (*find_interpreter_head)();  // the newest interpreter
-  int (*is_initialized)();                 // 0 from the start of finalisation on
-  const char* main_interpreter;            // the first interpreter
+  int64_t (*hash_object)(const char*);  // of an immutable object of a built-in type: takes no reference, raises nothing
+  int (*is_initialized)();              // 0 from the start of finalisation on
+  const char* text_type;                // str
+  const char* main_interpreter;         // the first interpreter
 };
 
 // GM_UNSUPPORTED with a sentence in `reason` when this process's interpreter is none we know.
@@ -78,6 +80,8 @@ struct RawText {
   uint32_t width;
 };
 
+// Whether an object is a str and of no derived type.
+bool is_plain_text(const Python& python, const char* object);
 RawText read_text(const PythonLayout& layout, const char* text);
 RawBytes read_bytes(const PythonLayout& layout, const char* bytes);
 

@@ -28,8 +28,6 @@ constexpr uint64_t kCodeKey = 0xbb17e8f73e0dfdd1;
 constexpr uint64_t kPlaceKey = 0xe00f92d77e096be5;
 constexpr uint64_t kNameKey = 0xfe2bc67591436d45;
 constexpr uint64_t kTableKey = 0x49be03aad9beee39;
-constexpr uint64_t kTextKey = 0xf59e6e6a33e417d5;
-constexpr uint64_t kEndKey = 0x1df71f3fc6a37dc3;
 constexpr uint64_t kHighFactor = 0x8d6a1fa32be52ea3;
 constexpr uint64_t kLowFactor = 0xc94b7c259f52f387;
 
@@ -41,11 +39,6 @@ struct Product {
 Product multiply(uint64_t left, uint64_t right) {
   const unsigned __int128 product = static_cast<unsigned __int128>(left) * right;
   return {static_cast<uint64_t>(product >> 64), static_cast<uint64_t>(product)};
-}
-
-uint64_t fold(uint64_t left, uint64_t right) {
-  const Product product = multiply(left, right);
-  return product.high ^ product.low;
 }
 
 bool is_on() {
@@ -74,24 +67,18 @@ struct StackHash {
   }
 };
 
-uint64_t digest_bytes(const char* bytes, size_t length) {
-  uint64_t digest = length;
-  auto add = [&digest](uint64_t first, uint64_t second) {
-    digest = (digest + fold(first ^ kTextKey, second ^ kEndKey)) * kLowFactor;
-  };
-  size_t offset = 0;
-  for (; offset + 16 <= length; offset += 16) add(load<uint64_t>(bytes + offset, 0), load<uint64_t>(bytes + offset, 8));
-  uint64_t rest[2] = {0, 0};
-  if (offset != length) std::memcpy(rest, bytes + offset, length - offset);
-  add(rest[0], rest[1]);
-  return digest;
+constexpr uint64_t kNotHashed = UINT64_MAX;
+
+// A str's or bytes object's own hash lies right behind its length; kNotHashed while nobody has asked for it.
+uint64_t own_hash(const char* object, uint32_t length_offset) {
+  return load<uint64_t>(object, length_offset + static_cast<uint32_t>(sizeof(uint64_t)));
 }
 
 // Hashes the frames of one walk.
 //
 // Addresses alone do not tell code objects apart: of functions made and dropped in a loop up to 7 in 10 find code
 // object, file name, qualified name and line table where another function's were. From 3.12 on every code object
-// has a version number of its own, which with the address tells all apart; without one the texts are hashed.
+// has a version number of its own, which with the address tells all apart; without one their texts' own hashes do.
 template <bool kVersioned>
 class FrameHasher {
  public:
@@ -102,14 +89,10 @@ class FrameHasher {
     const Product object = multiply(word(code) ^ kCodeKey, (version << 32 | instruction_offset) ^ kPlaceKey);
     return {object.high, object.low};
   }
+  // False when a frame's text had no hash yet: what came out then stands for nothing.
+  bool is_settled() const { return is_settled_; }
 
  private:
-  struct KnownFile {
-    const char* file;  // its name's address
-    uint64_t digest;   // of its name's text
-  };
-  static constexpr uint32_t kKnownFiles = 8;
-
   static uint64_t word(const char* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
   // Out of line: the registers it needs would cost the versioned way more than the walk itself.
@@ -119,41 +102,16 @@ class FrameHasher {
 
   [[gnu::always_inline]] StackHash hash_by_text(const char* code, uint64_t instruction_offset) {
     const uint64_t first_line = load<uint32_t>(code, g_layout.code_first_line);
-    const uint64_t file = file_digest(load<const char*>(code, g_layout.code_file));
-    const uint64_t name = text_digest(load<const char*>(code, g_layout.code_name));
-    const uint64_t table = table_digest(load<const char*>(code, g_layout.code_line_table));
+    const uint64_t file = own_hash(load<const char*>(code, g_layout.code_file), g_layout.text_length);
+    const uint64_t name = own_hash(load<const char*>(code, g_layout.code_name), g_layout.text_length);
+    const uint64_t table = own_hash(load<const char*>(code, g_layout.code_line_table), g_layout.bytes_length);
+    is_settled_ = is_settled_ && file != kNotHashed && name != kNotHashed && table != kNotHashed;
     const Product object = multiply(word(code) ^ kCodeKey, (first_line << 32 | instruction_offset) ^ kPlaceKey);
     const Product texts = multiply(name ^ kNameKey, table ^ kTableKey);
     return {object.high + texts.low + file, object.low + texts.high + mix(file)};
   }
 
-  // A str's or bytes object's own hash lies right behind its length; -1 while nobody asked for it.
-  static uint64_t own_hash(const char* object, uint32_t length_offset) {
-    return load<uint64_t>(object, length_offset + static_cast<uint32_t>(sizeof(uint64_t)));
-  }
-
-  static uint64_t text_digest(const char* text) {
-    const uint64_t hash = own_hash(text, g_layout.text_length);
-    if (hash != UINT64_MAX) return hash;
-    const RawText raw = read_text(g_layout, text);
-    return digest_bytes(raw.start, raw.count * raw.width);
-  }
-
-  // The names of files are long, have no hash of their own, and are shared by the frames of one walk.
-  uint64_t file_digest(const char* file) {
-    KnownFile& known = known_[word(file) / 16 % kKnownFiles];
-    if (known.file != file) known = {file, text_digest(file)};
-    return known.digest;
-  }
-
-  // Length, hash and beginning tell line tables apart without reading them whole.
-  static uint64_t table_digest(const char* table) {
-    const RawBytes raw = read_bytes(g_layout, table);
-    const uint64_t hash = own_hash(table, g_layout.bytes_length) + raw.length * kTextKey;
-    return raw.length < sizeof(uint64_t) ? hash : hash ^ load<uint64_t>(raw.start, 0) * kEndKey;
-  }
-
-  KnownFile known_[kKnownFiles] = {};
+  bool is_settled_ = true;  // every text so far had its hash
 };
 
 // The calling thread's innermost frame; null without Python, in a sub-interpreter and while finalising.
@@ -192,24 +150,55 @@ uint32_t visit_frames(const char* frame, Visit visit) {
   return depth;
 }
 
+// What a cache is asked by.
+struct CacheKey {
+  Hash128 hash;
+  bool is_settled;  // false: the hash stands for nothing
+};
+
 template <bool kVersioned>
-Hash128 hash_frames(const char* frame) {
+CacheKey hash_frames(const char* frame) {
   FrameHasher<kVersioned> hasher;
   StackHash sum;
   visit_frames(frame, [&](const char* code, uint32_t offset) { sum.add(hasher.frame(code, offset)); });
-  return sum.finish();
+  return {sum.finish(), hasher.is_settled()};
 }
 
 bool has_versions() {
   return g_layout.code_version != 0;
 }
 
-Hash128 hash_stack(const char* innermost) {
+CacheKey key_of_stack(const char* innermost) {
   return has_versions() ? hash_frames<true>(innermost) : hash_frames<false>(innermost);
 }
 
-Hash128 hash_code(const char* code) {
-  return has_versions() ? FrameHasher<true>().frame(code, 0).finish() : FrameHasher<false>().frame(code, 0).finish();
+CacheKey key_of_code(const char* code) {
+  if (has_versions()) {
+    FrameHasher<true> hasher;
+    return {hasher.frame(code, 0).finish(), hasher.is_settled()};
+  }
+  FrameHasher<false> hasher;
+  return {hasher.frame(code, 0).finish(), hasher.is_settled()};
+}
+
+uint32_t find_cached(const IdCache& cache, CacheKey key) {
+  return key.is_settled ? cache.find(key.hash) : 0;
+}
+
+void remember(IdCache& cache, CacheKey key, uint32_t id) {
+  if (key.is_settled && id != 0) cache.insert(key.hash, id);
+}
+
+// Has CPython compute and keep the hashes of a code object's texts, as a dict's first look at them would: it writes
+// one word, the same whoever comes first. Not of a str of another type, whose hash may be anyone's code.
+void settle_texts(const char* code) {
+  for (const uint32_t offset : {g_layout.code_file, g_layout.code_name}) {
+    const char* text = load<const char*>(code, offset);
+    const bool is_plain = is_plain_text(g_python, text) && read_text(g_layout, text).width != 0;
+    if (is_plain && own_hash(text, g_layout.text_length) == kNotHashed) g_python.hash_object(text);
+  }
+  const char* table = load<const char*>(code, g_layout.code_line_table);
+  if (own_hash(table, g_layout.bytes_length) == kNotHashed) g_python.hash_object(table);
 }
 
 std::string text_of(const char* text) {
@@ -231,11 +220,11 @@ uint32_t resolve_code(Intern& intern, const char* code) {
 }
 
 uint32_t find_code_id(Intern& intern, WalkerCaches& caches, const char* code) {
-  const Hash128 key = hash_code(code);
-  uint32_t id = caches.codes.find(key);
+  const CacheKey key = key_of_code(code);
+  uint32_t id = find_cached(caches.codes, key);
   if (id == 0) {
     id = resolve_code(intern, code);
-    if (id != 0) caches.codes.insert(key, id);
+    remember(caches.codes, key, id);
   }
   return id;
 }
@@ -285,11 +274,16 @@ gm_status start_walker(char* reason, size_t capacity) {
 uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches) {
   const char* innermost = is_on() ? current_frame() : nullptr;
   if (innermost == nullptr) return 0;
-  const Hash128 key = hash_stack(innermost);
-  uint32_t id = caches.stacks.find(key);
+  CacheKey key = key_of_stack(innermost);
+  uint32_t id = find_cached(caches.stacks, key);
+  if (id == 0 && !key.is_settled) {
+    visit_frames(innermost, [](const char* code, uint32_t) { settle_texts(code); });
+    key = key_of_stack(innermost);
+    id = find_cached(caches.stacks, key);
+  }
   if (id == 0) {
     id = resolve_stack(intern, caches, innermost);
-    if (id != 0) caches.stacks.insert(key, id);
+    remember(caches.stacks, key, id);
   }
   return id;
 }

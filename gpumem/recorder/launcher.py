@@ -49,6 +49,7 @@ def launch() -> None:
 def _run(kind: TargetKind, name: str, arguments: list[str], namespace: dict[str, Any]) -> None:
     if kind is TargetKind.CODE:
         sys.argv = ["-c", *arguments]
+        _show_source(name)
         exec(compile(name, "<string>", "exec", dont_inherit=True), namespace)
     elif kind is TargetKind.MODULE:
         sys.argv = ["-m", *arguments]
@@ -61,6 +62,14 @@ def _run(kind: TargetKind, name: str, arguments: list[str], namespace: dict[str,
     else:
         sys.argv = [name, *arguments]
         _run_script(name, namespace)
+
+
+def _show_source(code: str) -> None:
+    """Lets tracebacks quote `code`, as Python does from 3.13 on: it has our own code under that name."""
+    linecache = sys.modules.get("linecache")
+    if linecache is not None and "<string>" in linecache.cache:
+        lines = [line + "\n" for line in code.splitlines()]
+        linecache.cache["<string>"] = (len(code), None, lines, "<string>")
 
 
 def _run_script(script: str, namespace: dict[str, Any]) -> None:

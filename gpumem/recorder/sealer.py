@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import tempfile
 import time
@@ -98,15 +99,23 @@ class Sealer:
         self._restart()
         return True
 
-    def wait_until_done(self, *, seconds_at_most: float | None = None) -> bool:
-        """Reads until everything is sealed; False when the sealer died twice or the time is over."""
-        import select
-
-        deadline = None if seconds_at_most is None else time.monotonic() + seconds_at_most
+    def wait_until_done(self) -> bool:
+        """Reads until everything is sealed; False when the sealer died twice."""
         while not self._idle:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self.output], [], [], left)[0] or not self.read_available():
+            if not self.read_available():
                 return self._idle
+        return True
+
+    def wait_for_journal(self, journal: Path, *, seconds_at_most: float) -> bool:
+        """Reads until `journal` is sealed or has failed; False when the sealer died twice or the time is over.
+
+        The run need not be over: forked children keep the sealer's stdin open, and it waits for them.
+        """
+        deadline = time.monotonic() + seconds_at_most
+        while journal not in {*(one.journal for one in self.finished), *(one.journal for one in self.failed)}:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self.output], [], [], left)[0] or not self.read_available():
+                return False
         return True
 
     def close(self) -> None:

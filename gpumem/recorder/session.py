@@ -84,12 +84,7 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
         recording.end("exit")
         if self._force:
             self.path.unlink(missing_ok=True)
-        try:
-            sealer.tell_ended(os.getpid(), "exit")
-            sealer.tell_end()
-            self._check_sealed(sealer, sealer.wait_until_done(seconds_at_most=SEALING_SECONDS_AT_MOST))
-        finally:
-            sealer.close()
+        finish_own_journal(sealer, journal_path(self.path))
         return self.path
 
     def __enter__(self) -> record:
@@ -105,20 +100,31 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
         if self._spec.main_pid == os.getpid():
             self.stop()
 
-    def _check_sealed(self, sealer: Sealer, is_done: bool) -> None:
-        for failed in sealer.failed:
-            raise InputError(f"{failed.journal} could not be sealed: {failed.error}")
-        if not is_done:
-            raise InputError(
-                f"{self.path} is not complete, since its sealer died ({sealer.complaint or 'killed'}); "
-                f"finish it with gpumem import {journal_path(self.path)} -o {self.path}."
-            )
-
     def _check_target(self) -> None:
         from gpumem.recorder.output import check_target, check_writable
 
         check_writable(self.path.parent)
         check_target(self.path, force=self._force)
+
+
+def finish_own_journal(sealer: Sealer, journal: Path) -> None:
+    """Has the closed journal of this process made a trace, and lets go of the sealer.
+
+    Raises InputError when that fails.
+    """
+    try:
+        sealer.tell_ended(os.getpid(), "exit")
+        sealer.tell_end()
+        is_done = sealer.wait_for_journal(journal, seconds_at_most=SEALING_SECONDS_AT_MOST)
+        for failed in sealer.failed:
+            raise InputError(f"{failed.journal} could not be sealed: {failed.error}")
+        if not is_done:
+            raise InputError(
+                f"{journal} is not sealed, since its sealer died ({sealer.complaint or 'killed'}); "
+                f"finish it with gpumem import {journal} -o {journal.with_suffix('')}."
+            )
+    finally:
+        sealer.close()
 
 
 def _default_path() -> Path:

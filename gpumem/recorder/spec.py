@@ -46,10 +46,14 @@ class RecordSpec:
         """The value of GPUMEM_RECORD."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
+    @property
+    def journals(self) -> Path:
+        """The folder in which the journals stand."""
+        return Path(self.folder if self.journal_folder is None else self.journal_folder)
+
     def journal_path(self, trace_path: Path) -> Path:
         """The journal that becomes `trace_path`."""
-        journal = journal_path(trace_path)
-        return journal if self.journal_folder is None else Path(self.journal_folder) / journal.name
+        return self.journals / journal_path(trace_path).name
 
     @property
     def main_trace_name(self) -> str:

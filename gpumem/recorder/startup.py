@@ -43,6 +43,8 @@ def arm_by(spec: RecordSpec) -> None:
 
     _watch_program()
     recording.arm(spec)
+    if not spec.sealed_by_other and recording.current() is not None:
+        _seal_at_end(spec)
 
 
 def _watch_program() -> None:
@@ -54,6 +56,26 @@ def _watch_program() -> None:
     atexit.register(_finish)
     os.register_at_fork(after_in_child=_watch_worker)
     ImportHook("torch", _hear_torch).install()
+
+
+def _seal_at_end(spec: RecordSpec) -> None:
+    """Starts the sealer of a run that nobody else has sealed, and waits for this process's trace at its end."""
+    import atexit
+
+    from gpumem.recorder import recording, session
+    from gpumem.recorder.sealer import Sealer
+
+    sealer = Sealer(spec.journals, spec.run_id)
+    started = recording.current()
+    pid = os.getpid()
+
+    def finish() -> None:
+        if started is not None and os.getpid() == pid:
+            _finish()
+            session.finish_own_journal(sealer, spec.journal_path(started.trace_path))
+
+    atexit.unregister(_finish)
+    atexit.register(finish)
 
 
 def _watch_worker() -> None:

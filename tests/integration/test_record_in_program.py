@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from program_runs import only_trace, run_python, run_recorded, traces_in, write_program
+from gpumem.recorder.spec import RecordSpec
+from program_runs import only_trace, run, run_python, run_recorded, traces_in, write_program
 
 RECORDS = """
 import gpumem
@@ -95,4 +97,29 @@ def test_exception_inside_still_completes_the_trace(tmp_path: Path) -> None:
     write_program(tmp_path, "import gpumem\nwith gpumem.record('a.gpumem'):\n    gpumem.mark('x')\n    1 / 0\n")
     ended = run_python(tmp_path, "train.py")
     assert ended.stderr.endswith(b"ZeroDivisionError: division by zero\n")
+    assert only_trace(tmp_path).event_count == 1
+
+
+def test_children_that_live_on_do_not_hold_the_trace_up(tmp_path: Path) -> None:
+    write_program(
+        tmp_path,
+        "import gpumem, os, signal\n"
+        "with gpumem.record('a.gpumem') as recording:\n"
+        "    gpumem.mark('x')\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n        signal.pause()\n"
+        "print(recording.path.exists())\n"
+        "os.kill(child, signal.SIGKILL)\n",
+    )
+    ended = run_python(tmp_path, "train.py")
+    assert (ended.code, ended.stdout, ended.stderr) == (0, b"True\n", b"")
+    assert only_trace(tmp_path).event_count == 1
+
+
+def test_program_armed_without_gpumem_run_seals_itself(tmp_path: Path) -> None:
+    write_program(tmp_path, "import gpumem\ngpumem.mark('x')\nimport sys\nsys.exit(4)\n")
+    spec = RecordSpec("ab" * 16, str(tmp_path), "armed", sealed_by_other=False)
+    ended = run([sys.executable, "train.py"], tmp_path, further={"GPUMEM_RECORD": spec.to_json()})
+    assert (ended.code, ended.stderr) == (4, b"")
+    assert only_trace(tmp_path).path.name == "armed.gpumem"
     assert only_trace(tmp_path).event_count == 1

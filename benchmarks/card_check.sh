@@ -41,10 +41,13 @@ install() {
 }
 
 sample() {
-  # sample NAME EXIT ARGUMENTS…: records a sample program into $OUT and reports on it
-  local name=$1 expected=$2 status
+  # sample NAME EXIT ARGUMENTS…: records a sample program into $OUT and reports on it. It runs from a folder whose
+  # name says nothing about the machine, as the trace keeps the paths of its frames.
+  local name=$1 expected=$2 folder=/tmp/training status
   shift 2
-  gpumem run -f -o "$OUT/$name.gpumem" "sample_traces/scripts/$name.py" "$@"
+  mkdir -p "$folder"
+  cp "sample_traces/scripts/$name.py" "$folder"
+  (cd "$folder" && gpumem run -f -o "$OUT/$name.gpumem" "$name.py" "$@")
   status=$?
   gpumem summary "$OUT/$name.gpumem" || return
   ls -l "$OUT/$name.gpumem"

@@ -89,7 +89,7 @@ def train(steps: int, depth: int, batch_rows: int, device: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--batch-rows", type=int, default=8)
     parser.add_argument("--device", default="cuda")

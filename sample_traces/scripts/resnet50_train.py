@@ -86,7 +86,7 @@ def train(steps: int, batch_rows: int, pixels: int, device: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--batch-rows", type=int, default=16)
     parser.add_argument("--pixels", type=int, default=160)
     parser.add_argument("--device", default="cuda")

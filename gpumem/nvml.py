@@ -17,6 +17,7 @@ Handle = object
 
 NOT_AVAILABLE = (1 << 64) - 1
 """NVML's way of saying that a figure is not to be had."""
+NOT_STARTED = "process not listed: it has not started CUDA on this device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Nvml:
     def read_processes(self, device: NvmlDevice, own_pids: frozenset[int], *, own_expected: bool) -> ProcessFigures:
         """What the process known as `own_pids` and all others hold on `device`.
 
-        `own_expected`: CUDA has started in the process, so that it must be listed unless pids are foreign.
+        `own_expected`: the process holds memory of a device, so that it must be listed unless pids are foreign.
         """
         held = self._read_process_bytes(self._handles[device.index])
         if isinstance(held, Unavailable):
@@ -161,7 +162,7 @@ class Nvml:
         try:
             return read()
         except self._library.NVMLError as error:
-            return Unavailable(f"NVML: {error}")
+            return Unavailable(_reason(error))
 
 
 def open_nvml(library: NvmlLibrary | None = None) -> Nvml | Unavailable:
@@ -175,7 +176,7 @@ def open_nvml(library: NvmlLibrary | None = None) -> Nvml | Unavailable:
     try:
         library.nvmlInit()
     except library.NVMLError as error:
-        return Unavailable(f"NVML: {error}")
+        return Unavailable(_reason(error))
     return Nvml(library)
 
 
@@ -192,7 +193,7 @@ def measure_processes(held: dict[int, int | None], own_pids: frozenset[int], *, 
         hides = Unavailable("the driver hides the memory of this process")
         return ProcessFigures(hides if own_bytes is None else own_bytes, others_bytes)
     if not own_expected:
-        return ProcessFigures(Unavailable("process not listed: CUDA has not started in it"), others_bytes)
+        return ProcessFigures(Unavailable(NOT_STARTED), others_bytes)
     missing = Unavailable("process not listed (another pid namespace?)")
     if others:
         # One of the pids listed may be this very process under its name in another namespace.
@@ -218,6 +219,11 @@ def _without_reserve(
 
 def _list_processes(read: Callable[[Handle], Iterable[Any]], handle: Handle) -> list[Any]:
     return list(read(handle))
+
+
+def _reason(error: Exception) -> str:
+    """The library's own words, which name NVML once."""
+    return str(error) if str(error).startswith("NVML") else f"NVML: {error}"
 
 
 def _figure(value: object) -> int | Unavailable:

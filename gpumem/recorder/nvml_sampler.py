@@ -24,9 +24,11 @@ from gpumem.vocabulary import DeviceOrdinal
 
 NOTE = "note:nvml"
 """The fact that says why there are no readings at all."""
-_SITE_WAITS = 500
 READING_GAP_NS = 5_000_000
 """Least time between two readings that segment events ask for."""
+CUDA_START_NS = 2_000_000_000
+"""Time that the start of CUDA may take until NVML lists the process, where no segment event says that it is over."""
+_SITE_WAITS = 500
 
 
 class ReadingSink(Protocol):
@@ -62,6 +64,9 @@ class NvmlSampler:
         self._nvml: Nvml | Unavailable | None = None
         self._devices: list[NvmlDevice] = []
         self._uuids: Mapping[DeviceOrdinal, str] | None = None
+        self._cuda_started_ns = 0
+        self._is_listed = False
+        self._identified: set[DeviceOrdinal] = set()
         self._own_pids = read_own_pids()
         self._reasons: dict[int, dict[str, str]] = {}
         self._last_reading_ns = 0
@@ -80,6 +85,7 @@ class NvmlSampler:
 
     def set_device_uuids(self, uuids: Mapping[DeviceOrdinal, str]) -> None:
         """Tells that CUDA has started and which device each ordinal of the program is."""
+        self._cuda_started_ns = time.monotonic_ns()
         self._uuids = dict(uuids)
 
     def read_now(self, *, age_ns_least: int = 0) -> None:
@@ -131,7 +137,9 @@ class NvmlSampler:
         event = self._sink.count_records()
         time_ns = time.monotonic_ns()
         memory = nvml.read_memory(device)
-        processes = nvml.read_processes(device, self._own_pids, own_expected=self._uuids is not None)
+        processes = nvml.read_processes(device, self._own_pids, own_expected=self._is_own_expected())
+        self._is_listed |= isinstance(processes.process_bytes, int)
+        self._record_identity(nvml, ordinal, device)
         self._record_reasons(ordinal, memory, processes)
         self._sink.record_reading(
             device=ordinal,
@@ -144,6 +152,23 @@ class NvmlSampler:
             process_bytes=_known(processes.process_bytes),
             other_processes_bytes=_known(processes.other_processes_bytes),
         )
+
+    def _is_own_expected(self) -> bool:
+        """Whether this process must be listed on some device, but was not yet: its pids are then foreign to NVML."""
+        if self._uuids is None or self._is_listed:
+            return False
+        has_segments = self._sink.wait_segment_event(0, 0) > 0
+        return has_segments or time.monotonic_ns() - self._cuda_started_ns > CUDA_START_NS
+
+    def _record_identity(self, nvml: Nvml, ordinal: DeviceOrdinal, device: NvmlDevice) -> None:
+        """Writes NVML's number of a device, and the driver's version, once it is certain which device that is."""
+        if self._uuids is None or ordinal in self._identified:
+            return
+        self._identified.add(ordinal)
+        self._sink.record_fact(f"nvml_index:{ordinal}", json.dumps(device.index))
+        version = nvml.read_driver_version()
+        if not isinstance(version, Unavailable):
+            self._sink.record_fact("driver_version", json.dumps(version))
 
     def _record_reasons(self, ordinal: DeviceOrdinal, memory: MemoryFigures, processes: ProcessFigures) -> None:
         """Writes why figures of this device are missing, as often as a reason changes."""

@@ -66,7 +66,7 @@ class JournalFacts:
                 "program": program.get("program") or "",
                 "command_line": program.get("command_line") or [],
                 "rank": program.get("rank"),
-                "versions": self._object("versions"),
+                "versions": self._versions(),
                 "settings": self._value("settings") or "",
                 "stacks_off": self._value("stacks_off"),
                 "notes": list(self._notes()),
@@ -112,8 +112,15 @@ class JournalFacts:
         for state in self._states():
             yield from state.get("segments") or ()  # type: ignore[misc]
 
+    def _versions(self) -> Mapping[str, object]:
+        """What the program said of its libraries, and the driver as NVML names it."""
+        driver = self._value("driver_version")
+        return self._object("versions") | ({} if driver is None else {"nvidia_driver": driver})
+
     def _device(self, device: int) -> DeviceFacts:
         known = self._object(f"device:{device}")
+        if known.get("nvml_index") is None:
+            known = {**known, "nvml_index": self._value(f"nvml_index:{device}")}
         end = self._object(f"torch_end:{device}")
         names = ("uuid", "nvml_index", "name", "capacity_bytes", "memory_limit_bytes")
         fields = {name: known.get(name) for name in names} | {f"torch_{name}": end.get(name) for name in _TORCH_END}
@@ -135,7 +142,7 @@ class JournalFacts:
             if name == key and number.isdecimal() and number.isascii():
                 yield int(number[:9]), self._value(text)
 
-    def _object(self, key: str) -> Mapping[str, object]:
+    def _object(self, key: str) -> dict[str, object]:
         value = self._value(key)
         if value is None:
             return {}

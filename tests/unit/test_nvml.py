@@ -81,7 +81,7 @@ def test_missing_own_process_points_at_pid_namespaces() -> None:
 
 def test_process_without_cuda_is_not_expected_in_the_list() -> None:
     figures = read_processes(StandInDevice(compute=[ListedProcess(4711, 518 * MIB)]), own_expected=False)
-    assert figures.process_bytes == Unavailable("process not listed: CUDA has not started in it")
+    assert figures.process_bytes == Unavailable("process not listed: it has not started CUDA on this device")
     assert figures.other_processes_bytes == 518 * MIB
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpumem.nvml import Nvml, Unavailable, open_nvml
+from gpumem.nvml import NOT_STARTED, Nvml, Unavailable, open_nvml
 from gpumem.recorder.nvml_sampler import NvmlSampler
 from gpumem.vocabulary import DeviceOrdinal
 from nvml_stand_in import MIB, ListedProcess, StandInDevice, StandInNvml
@@ -80,7 +80,33 @@ def test_missing_figure_is_none_and_its_reason_a_fact() -> None:
     sink = Sink()
     make_sampler(sink, StandInDevice()).read_now()
     assert sink.readings[0]["process_bytes"] is None
-    assert sink.facts == {"reading_unavailable:0": {"process_bytes": "process not listed: CUDA has not started in it"}}
+    assert sink.facts == {"reading_unavailable:0": {"process_bytes": NOT_STARTED}}
+
+
+def test_identity_is_written_once_cuda_says_which_device_an_ordinal_is() -> None:
+    sink = Sink()
+    own = [ListedProcess(os.getpid(), MIB)]
+    sampler = make_sampler(sink, StandInDevice(uuid="GPU-a"), StandInDevice(uuid="GPU-b", compute=own))
+    sampler.read_now()
+    assert "nvml_index:0" not in sink.facts
+    sampler.set_device_uuids({DeviceOrdinal(0): "b"})
+    sampler.read_now()
+    assert (sink.facts["nvml_index:0"], sink.facts["driver_version"]) == (1, "580.159.04")
+
+
+def test_unlisted_process_is_foreign_to_nvml_only_when_it_holds_memory_and_was_never_listed() -> None:
+    sink = Sink()
+    used, unused = StandInDevice(uuid="GPU-a"), StandInDevice(uuid="GPU-b")
+    sampler = make_sampler(sink, used, unused)
+    sampler.set_device_uuids({DeviceOrdinal(0): "a", DeviceOrdinal(1): "b"})
+    sampler.read_now()
+    assert sink.facts["reading_unavailable:0"] == {"process_bytes": NOT_STARTED}
+    sink.segment_events = 1
+    sampler.read_now()
+    assert sink.facts["reading_unavailable:0"] == {"process_bytes": "process not listed (another pid namespace?)"}
+    used.compute = [ListedProcess(os.getpid(), MIB)]
+    sampler.read_now()
+    assert sink.facts["reading_unavailable:1"] == {"process_bytes": NOT_STARTED}
 
 
 def test_devices_take_the_programs_ordinals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import select
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +79,10 @@ class Sealer:
     def tell_discard(self, pid: int) -> None:
         """Says that the journal of process `pid` holds nothing worth keeping."""
         self._tell({"discard": {"pid": pid}})
+
+    def tell_replace(self, trace: Path) -> None:
+        """Says that a finished trace of this name may be replaced by the one of this run."""
+        self._tell({"replace": str(trace)})
 
     def tell_end(self) -> None:
         """Says that the run is over: what is not sealed yet is sealed and finished now."""
@@ -154,7 +159,7 @@ class Sealer:
         if self._at_end:
             self.tell_end()
 
-    def _tell(self, message: dict[str, dict[str, object]]) -> None:
+    def _tell(self, message: Mapping[str, object]) -> None:
         line = json.dumps(message).encode() + b"\n"
         self._told.append(line)
         self._write(line)

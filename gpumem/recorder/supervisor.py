@@ -59,6 +59,8 @@ def run_program(request: RunRequest) -> RunOutcome:
     run_id = os.urandom(16).hex()
     started_ns = time.monotonic_ns()
     sealer = Sealer(request.output.journal_folder, run_id)
+    if request.output.replaced is not None:
+        sealer.tell_replace(request.output.replaced)
     try:
         child = Child(_find_command(request.target), lambda pid: _make_environment(request, run_id, pid))
         wait_status = child.wait(sealer.output, sealer.read_available)
@@ -112,8 +114,6 @@ def _finish(
         if is_all and not journal.is_recording:
             sealer.tell_discard(journal.pid)
     kept = [journal for journal in journals if not journal.is_empty]
-    if request.output.replaced is not None and kept:
-        request.output.replaced.unlink(missing_ok=True)
     sealer.tell_ended(pid, describe_end(wait_status))
     sealer.tell_end()
     is_sealed = sealer.wait_until_done()

@@ -25,7 +25,7 @@ from gpumem.trace.event_parts import PartEvents, PartWindow, decode_window, enco
 from gpumem.trace.file import append_tables, event_part, part_member, read_meta, read_part
 from gpumem.trace.journal import Journal, Window, part_of, target_of
 from gpumem.trace.journal_facts import JournalFacts
-from gpumem.trace.journal_layout import WindowKind, WindowState
+from gpumem.trace.journal_layout import RECORD, WindowKind, WindowState
 from gpumem.trace.journal_trace import make_tables, make_trace
 from gpumem.trace.record_columns import Superseded, window_events
 from gpumem.trace.zip_parts import ReadOnlyFile, ZipWriter
@@ -66,6 +66,12 @@ class JournalSealer:
             os.close(self._lock)
             raise
 
+    @property
+    def target(self) -> Path:
+        """Where the trace is to stand."""
+        self._entries.update()
+        return JournalFacts(self._entries.facts, str(self.path)).target or target_of(self.path)
+
     def seal_full_windows(self) -> int:
         """Seals the full windows that nothing open stands before; returns how many. Raises OutputUnwritable."""
         return self._seal_windows(only_full=True)
@@ -75,20 +81,21 @@ class JournalSealer:
 
         A target that exists is kept unless `replace`: the trace is then finished as NAME.1.gpumem and so on.
         """
-        wanted = target or self._target()
+        wanted = target or self.target
         finished = self._find_finished(wanted)
         if finished is None:
+            self._give_unused_back()
             self._seal_windows(only_full=False)
             finished = self._finish(ended_by, wanted, replace)
         self.path.unlink(missing_ok=True)
-        part_of(self._target()).unlink(missing_ok=True)
+        part_of(self.target).unlink(missing_ok=True)
         self.close()
         return finished
 
     def discard(self) -> None:
         """Removes the journal and what was sealed of it."""
         self.path.unlink(missing_ok=True)
-        part_of(self._target()).unlink(missing_ok=True)
+        part_of(self.target).unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
@@ -97,10 +104,6 @@ class JournalSealer:
             self._writer.close()
         os.close(self._lock)
         self.journal.close()
-
-    def _target(self) -> Path:
-        self._entries.update()
-        return JournalFacts(self._entries.facts, str(self.path)).target or target_of(self.path)
 
     def _seal_windows(self, *, only_full: bool) -> int:
         sealed_count = 0
@@ -117,7 +120,7 @@ class JournalSealer:
 
     def _open_part(self) -> ZipWriter:
         """The part file, taken back to its published end; what it holds is known again."""
-        path = part_of(self._target())
+        path = part_of(self.target)
         sealed = [w for w in self.journal.windows(WindowKind.RECORDS) if w.state is WindowState.SEALED]
         published = max((window.part_offset + window.part_bytes for window in sealed), default=0)
         if published and not path.exists():
@@ -162,6 +165,15 @@ class JournalSealer:
             self._state_facts = len(facts)
             self._known_superseded = JournalFacts(facts, str(self.path)).superseded
         return self._known_superseded
+
+    def _give_unused_back(self) -> None:
+        """Frees what windows reserved beyond what they hold: on a full disk, the room that the last parts need."""
+        for number in range(int(self.journal.header["window_count"][0])):
+            window = self.journal.window(number)
+            used = window.taken * RECORD.itemsize if window.kind is WindowKind.RECORDS else window.taken
+            used = 0 if window.state is WindowState.FREE else min(used, window.byte_count)
+            if used < window.byte_count:
+                punch_hole(self._lock, window.offset + used, window.byte_count - used)
 
     def _punch(self, window: Window) -> None:
         punch_hole(self._lock, window.offset, window.byte_count)

@@ -47,6 +47,7 @@ class RunSealer:
     _foreign: set[tuple[Path, int]] = field(default_factory=set)
     _ended: dict[int, str] = field(default_factory=dict)
     _discarded: set[int] = field(default_factory=set)
+    _replaced: set[Path] = field(default_factory=set)
     _run_over: bool = False
     _said_idle: bool = False
     _can_speak: bool = True
@@ -71,13 +72,16 @@ class RunSealer:
     def _take_word(self, line: bytes) -> None:
         try:
             word = json.loads(line)
-            ended, discarded, journal = word.get("ended"), word.get("discard"), word.get("journal")
+            ended, discarded = word.get("ended"), word.get("discard")
+            journal, replaced = word.get("journal"), word.get("replace")
             if ended:
                 self._ended[int(ended["pid"])] = str(ended["ended_by"])
             if discarded:
                 self._discarded.add(int(discarded["pid"]))
             if journal:
                 self._told_paths.add(Path(journal))
+            if replaced:
+                self._replaced.add(Path(replaced))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             print(f"gpumem seal: a word was not understood: {line!r}: {error}", file=sys.stderr)
 
@@ -113,7 +117,8 @@ class RunSealer:
                 sealing.sealer.discard()
                 del self._sealings[path]
             elif self._is_ready(sealing):
-                self._say_finished(sealing.sealer.finish(self._ended_by(sealing)))
+                is_replacing = sealing.sealer.target in self._replaced
+                self._say_finished(sealing.sealer.finish(self._ended_by(sealing), replace=is_replacing))
                 del self._sealings[path]
             else:
                 self._seal_on(sealing)

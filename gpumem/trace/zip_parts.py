@@ -188,8 +188,12 @@ class ZipWriter:
         """Writes one member behind the last; raises OutputUnwritable when the disk is full or the like."""
         header_offset, crc = self.end_offset, zlib.crc32(content)
         header = _local_header(name, len(content), crc)
-        self._write(header_offset, header)
-        self._write(header_offset + len(header), content)
+        try:
+            self._write(header_offset, header)
+            self._write(header_offset + len(header), content)
+        except OutputUnwritable:
+            self._shorten(header_offset)  # what was written of it takes the last room of a full disk
+            raise
         member = Member(name, header_offset, header_offset + len(header), len(content), crc)
         self.members.append(member)
         return member

@@ -160,6 +160,19 @@ def test_damaged_journal_fails_alone(tmp_path: Path, sealer: Sealer) -> None:
     assert maker.path.exists()
 
 
+def test_older_trace_is_replaced_by_the_complete_one_only_where_that_was_said(tmp_path: Path, sealer: Sealer) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.gpumem").write_text("old")
+        maker = JournalMaker(tmp_path / f"{name}.gpumem.journal")
+        maker.pairs(5)
+        maker.close()
+    sealer.say(replace=str(tmp_path / "a.gpumem"))
+    sealer.finish()
+    assert read_trace(tmp_path / "a.gpumem").event_count == 5
+    assert (tmp_path / "b.gpumem").read_text() == "old"
+    assert read_trace(tmp_path / "b.1.gpumem").event_count == 5
+
+
 def test_run_is_idle_while_a_living_process_records_and_its_journal_is_finished_later(tmp_path: Path) -> None:
     writer = Writer(tmp_path, seconds=60)
     sealer = Sealer(tmp_path)

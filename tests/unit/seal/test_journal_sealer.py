@@ -143,6 +143,19 @@ def test_target_that_exists_is_kept_and_another_name_taken(tmp_path: Path) -> No
     assert (tmp_path / "a.gpumem").read_text() == "mine"
 
 
+def test_what_windows_reserved_in_vain_is_free_before_the_last_parts_are_written(tmp_path: Path) -> None:
+    maker = JournalMaker(tmp_path / "a.gpumem.journal", window_records=4096)
+    maker.pairs(10)
+    maker.close()
+    with maker.path.open("r+b") as journal:  # the room that the recorder reserves ahead
+        os.posix_fallocate(journal.fileno(), 0, maker.path.stat().st_size)
+    sealer = JournalSealer(maker.path)
+    blocks_before = maker.path.stat().st_blocks
+    sealer._give_unused_back()
+    assert (blocks_before - maker.path.stat().st_blocks) * 512 == 63 * 4096
+    assert sealer.finish("exit").event_count == 10
+
+
 def test_sealed_part_that_is_gone_is_said(tmp_path: Path) -> None:
     maker = JournalMaker(tmp_path / "a.gpumem.journal")
     maker.pairs(64)

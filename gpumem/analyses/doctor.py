@@ -18,9 +18,10 @@ from pathlib import Path
 from gpumem import abi
 from gpumem.errors import GpumemError, OutputUnwritable
 from gpumem.machine.devices import find_visible_devices
+from gpumem.machine.file_systems import has_mapped_files
 from gpumem.nvml import Nvml, NvmlDevice, Unavailable, open_nvml
 from gpumem.recorder.interpreter import find_start_up_file
-from gpumem.recorder.output import check_writable, has_mapped_files
+from gpumem.recorder.output import check_writable
 from gpumem.recorder.tracker_build import TrackerDescription, describe_tracker
 from gpumem.units import GIB, MIB, format_bytes
 
@@ -157,8 +158,8 @@ def _check_torch(tracker: TrackerDescription) -> Check:
 def _check_compiler(tracker: TrackerDescription) -> Check:
     if tracker.compiler is not None:
         return Check("compiler", CheckState.OK, tracker.compiler)
-    state_text = "There is no C++ compiler; the tracker cannot be built for a torch it was not built for yet."
-    return Check("compiler", CheckState.MISSING, state_text, "Install g++ (apt-get install g++), or name one in CXX.")
+    text = "There is no C++ compiler, and one is needed once for each version of torch."
+    return Check("compiler", CheckState.MISSING, text, "Install g++ (apt-get install g++), or name one in CXX.")
 
 
 def _check_tracker(tracker: TrackerDescription) -> Check:

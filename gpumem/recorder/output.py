@@ -5,13 +5,13 @@ Owns: the meaning of -o and -f, and what the target's file system can do. Must n
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpumem.errors import OutputUnwritable, TargetExists, UsageError
+from gpumem.machine.file_systems import has_mapped_files
 from gpumem.recorder.spec import is_taken, journal_path, part_path
 
 
@@ -24,7 +24,7 @@ class Output:
     """The name the user gave; None: the program's name and pid."""
     journal_folder: Path
     replaced: Path | None = None
-    """An older trace of that name, to be removed when the new one is about to be finished."""
+    """An older trace of that name, which the new one replaces once it is complete."""
 
     @property
     def is_apart(self) -> bool:
@@ -42,8 +42,7 @@ def find_output(output: str | None, *, force: bool) -> Output:
     check_writable(folder)
     if first_name is not None:
         check_target(folder / first_name, force=force)
-    can_map = has_mapped_files(folder)
-    journal_folder = folder if can_map else Path(tempfile.mkdtemp(prefix="gpumem-"))
+    journal_folder = find_journal_folder(folder)
     replaced = None if first_name is None or not os.path.lexists(folder / first_name) else folder / first_name
     return Output(folder, first_name, journal_folder, replaced)
 
@@ -59,16 +58,9 @@ def check_writable(folder: Path) -> None:
         ) from None
 
 
-def has_mapped_files(folder: Path) -> bool:
-    """Whether files in `folder` can be reserved and mapped, as a journal must be."""
-    with tempfile.TemporaryFile(dir=folder) as probe:
-        try:
-            os.posix_fallocate(probe.fileno(), 0, mmap.PAGESIZE)
-            with mmap.mmap(probe.fileno(), mmap.PAGESIZE) as mapping:
-                mapping[0] = 1
-        except (OSError, ValueError):
-            return False
-        return True
+def find_journal_folder(folder: Path) -> Path:
+    """`folder`, or a new temporary one where its file system cannot map files."""
+    return folder if has_mapped_files(folder) else Path(tempfile.mkdtemp(prefix="gpumem-"))
 
 
 def check_target(trace_path: Path, *, force: bool) -> None:

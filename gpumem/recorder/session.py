@@ -6,6 +6,7 @@ Owns: the session's life, from the sealer's start to the sealed trace. Must not 
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import os
 import secrets
 import sys
@@ -16,7 +17,7 @@ from gpumem.errors import InputError, UsageError
 from gpumem.recorder import recording, torch_hook
 from gpumem.recorder.recording import ensure_started as ensure_started
 from gpumem.recorder.sealer import Sealer
-from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_free_stem, journal_path
+from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_free_stem
 
 SEALING_SECONDS_AT_MOST = 60.0
 """How long the end of a session waits for its trace; two seconds are the rule."""
@@ -59,8 +60,8 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
                 "This process is recorded already, and can be recorded once at a time; "
                 "end that recording first, or do without gpumem.record()."
             )
-        self._check_target()
-        sealer = Sealer(self.path.parent, self._spec.run_id)
+        self._prepare_folder()
+        sealer = Sealer(self._spec.journals, self._spec.run_id)
         try:
             recording.begin(self.path, self._spec)
         except BaseException:
@@ -83,8 +84,10 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
         torch_hook.record_end_facts()
         recording.end("exit")
         if self._force:
-            self.path.unlink(missing_ok=True)
-        finish_own_journal(sealer, journal_path(self.path))
+            sealer.tell_replace(self.path)
+        finish_own_journal(sealer, self._spec.journal_path(self.path))
+        if self._spec.journal_folder is not None:
+            os.rmdir(self._spec.journal_folder)
         return self.path
 
     def __enter__(self) -> record:
@@ -100,11 +103,17 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
         if self._spec.main_pid == os.getpid():
             self.stop()
 
-    def _check_target(self) -> None:
-        from gpumem.recorder.output import check_target, check_writable
+    def _prepare_folder(self) -> None:
+        """Checks the target; where its folder cannot map files, the journal stands in a temporary one."""
+        from gpumem.recorder.output import check_target, check_writable, find_journal_folder
 
-        check_writable(self.path.parent)
+        folder = self.path.parent
+        check_writable(folder)
         check_target(self.path, force=self._force)
+        journal_folder = find_journal_folder(folder)
+        if journal_folder != folder:
+            self._spec = dataclasses.replace(self._spec, journal_folder=str(journal_folder))
+            sys.stderr.write(f"gpumem: {folder} cannot map files, so the journal stands in {journal_folder}.\n")
 
 
 def finish_own_journal(sealer: Sealer, journal: Path) -> None:

@@ -87,11 +87,11 @@ def plan_tracker(torch: TorchInstall) -> TrackerPlan:
 
 def describe_tracker() -> TrackerDescription:
     """How recording PyTorch stands on this machine, without importing torch or building anything."""
-    torch = find_torch()
-    if torch is None:
-        return TrackerDescription(None, None, None, None, False, "torch is not installed for this Python")
     found = find_compiler()
     compiler = shlex.join(found) if found else None
+    torch = find_torch()
+    if torch is None:
+        return TrackerDescription(None, None, compiler, None, False, "torch is not installed for this Python")
     if torch.cuda_version is None:
         reason = f"torch {torch.version} was built without CUDA"
         return TrackerDescription(torch.version, None, compiler, None, False, reason)

@@ -35,7 +35,7 @@ ONLY_IN = {
     "rich": ("gpumem.render.terminal", "gpumem_cli"),
     "plotly": ("gpumem.render.html",),
     "pynvml": ("gpumem.nvml",),
-    "ctypes": ("gpumem.abi", "gpumem.recorder.torch_tracker", "gpumem.seal.linux"),
+    "ctypes": ("gpumem.abi", "gpumem.machine.file_systems", "gpumem.recorder.torch_tracker", "gpumem.seal.linux"),
 }
 HEAVY = ("numpy", "pyarrow", "plotly", "torch")
 

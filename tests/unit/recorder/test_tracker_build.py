@@ -205,3 +205,9 @@ def test_description_needs_no_torch_in_memory(torch: TorchInstall, compiler: Pat
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(torch.folder.parent), *sys.path])}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == ["9.1.0+cu130", "13.0", False, None, False]
+
+
+def test_compiler_is_described_without_torch_too(compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker_build, "find_torch", lambda: None)
+    found = tracker_build.describe_tracker()
+    assert (found.compiler, found.reason) == (str(compiler), "torch is not installed for this Python")

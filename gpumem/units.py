@@ -85,3 +85,8 @@ def format_share(part: int, whole: int) -> str:
 def format_count(count: int) -> str:
     """`count` with thousands separators: `1,234,567`."""
     return f"{count:,}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 block`, `1,200 blocks`."""
+    return f"{format_count(count)} {noun}" + ("" if count == 1 else "s")

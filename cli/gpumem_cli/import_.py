@@ -21,11 +21,12 @@ def import_(source: Path, output: Path | None, force: bool, quiet: bool) -> None
     The journal of a program that was killed together with its recorder is finished: the trace takes its place. The
     journal of a running program is left to it; what it holds now is written.
     """
+    from gpumem.render.text import ending
     from gpumem.seal.importing import import_trace
-    from gpumem.units import format_count
+    from gpumem.units import counted
 
     made = import_trace(source, output, force=force)
     if not quiet:
-        ended = "its program still runs" if made.is_partial else f"ended by {made.ended_by}"
-        click.echo(f"gpumem: wrote {made.path}: {format_count(made.event_count)} events, {ended}.", err=True)
+        ended = ", its program still runs" if made.is_partial else ending(made.ended_by)
+        click.echo(f"gpumem: wrote {made.path}: {counted(made.event_count, 'event')}{ended}", err=True)
         click.echo(f"gpumem: next: gpumem summary {made.path}", err=True)

@@ -137,7 +137,8 @@ def _say_what_came_of_it(outcome: RunOutcome) -> None:
     if outcome.traces:
         lines.extend(_describe_traces([trace.path for trace in outcome.traces]))
     if outcome.nothing_recorded is not None:
-        lines.append(f"Nothing was recorded in {format_duration(outcome.duration_ns)}. {outcome.nothing_recorded}")
+        ran = format_duration(outcome.duration_ns)
+        lines.append(f"Nothing was recorded of the program's {ran}. {outcome.nothing_recorded}")
     lines.extend(f"{failed.journal} could not be sealed: {failed.error}" for failed in outcome.failed)
     for journal in outcome.unfinished:
         why = outcome.sealer_complaint or "killed"

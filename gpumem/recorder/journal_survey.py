@@ -55,9 +55,11 @@ def survey_journals(folder: Path, run_id: str) -> list[SurveyedJournal]:
 
 def find_reason_for_nothing(target: Target, journals: Sequence[SurveyedJournal]) -> str:
     """Why a run recorded nothing, and what to do, in a sentence or two."""
+    if not journals and target.is_python:
+        return "The program's recording could not begin, for the reason above."
     no_gpu = _find_no_gpu()
     if no_gpu is not None:
-        return f"There is no GPU to record: {no_gpu}. See what a recording tells with: gpumem demo"
+        return f"There is no GPU here: {no_gpu}. To see what a recording tells: gpumem demo"
     if not journals:
         return (
             f"{target.name} started no Python that reads gpumem.pth; "

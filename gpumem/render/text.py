@@ -1,6 +1,7 @@
 """Foreign text made safe to print.
 
-Owns: which characters are shown as escapes. Must not know: terminals, styles. Imports nothing.
+Owns: which characters are shown as escapes, and how a program's end is put in passing. Must not know: terminals,
+styles. Imports nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,17 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def ending(ended_by: str) -> str:
+    """How the program ended, to follow a figure: `, exit code 3`; nothing where that was its plain end.
+
+    Nor for a full disk, which is worth a sentence of its own.
+    """
+    word, _, number = ended_by.partition(" ")
+    if ended_by in ("", "exit", "disk_full"):
+        return ""
+    return f", exit code {printable(number)}" if word == "exit" else f", ended by {printable(ended_by)}"
 
 
 def _escape(char: str) -> str:

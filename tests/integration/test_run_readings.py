@@ -52,7 +52,7 @@ def test_marks_carry_readings_of_the_programs_devices(tmp_path: Path) -> None:
         assert (reading.process_bytes, reading.other_processes_bytes) == (518 * mib, 7 * mib)
     other = readings[0, 1]
     assert (other.process_bytes, other.other_processes_bytes) == (None, 0)
-    assert other.unavailable == {"process_bytes": "process not listed: CUDA has not started in it"}
+    assert other.unavailable == {"process_bytes": "process not listed: it has not started CUDA on this device"}
     assert [reading.time_ns for reading in trace.readings] == sorted(reading.time_ns for reading in trace.readings)
 
 
@@ -86,7 +86,7 @@ def test_reason_for_nothing_is_the_programs(tmp_path: Path, text: str, sentence:
     write_program(tmp_path, text)
     ended = run_recorded(tmp_path, "train.py")
     assert sentence in ended.note
-    assert ended.note.startswith("gpumem: Nothing was recorded in ")
+    assert ended.note.startswith("gpumem: Nothing was recorded of ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nvml", "train.py"]
 
 
@@ -96,4 +96,4 @@ def test_program_without_our_python_is_said_to_be_so(tmp_path: Path) -> None:
 
 def test_machine_without_a_device_is_pointed_to_the_demo(tmp_path: Path) -> None:
     ended = run_recorded(tmp_path, "-c", "pass", devices="")
-    assert "There is no GPU to record: NVML lists no device. See what a recording tells with: gpumem demo" in ended.note
+    assert "There is no GPU here: NVML lists no device. To see what a recording tells: gpumem demo\n" in ended.note

@@ -78,8 +78,8 @@ def test_events_and_program_are_in_the_trace(tmp_path: Path) -> None:
     [device] = trace.meta.devices
     assert (device.name, device.capacity_bytes) == ("Stand-in", 1 << 30)
     assert "5 events in" in ended.note
-    assert "requested at the peak    3.00 MiB    0.3 % of 1.00 GiB" in ended.note
-    assert "reserved at the peak     6.00 MiB    0.6 % of 1.00 GiB" in ended.note
+    assert "requested at most    3.00 MiB    0.3 % of 1.00 GiB" in ended.note
+    assert "reserved at most     6.00 MiB    0.6 % of 1.00 GiB" in ended.note
     assert ended.note.endswith(f"gpumem: next: gpumem summary {trace.path.name}\n")
 
 
@@ -147,7 +147,7 @@ def test_trace_is_complete_however_the_program_ends(tmp_path: Path, ending: str,
     assert ended.code == code
     assert trace.meta.ended_by == ended_by
     assert len(kinds(trace)) == 5
-    assert f"ended by {ended_by}" in ended.note
+    assert {"exit": f", exit code {code}\n"}.get(ended_by.split()[0], f", ended by {ended_by}\n") in ended.note
 
 
 def test_every_process_that_uses_the_gpu_has_a_trace(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_recording_survives_the_program_replacing_itself(tmp_path: Path) -> None
 def test_nothing_recorded_leaves_no_file_and_says_why(tmp_path: Path) -> None:
     write_program(tmp_path, "print('no GPU')")
     ended = run_recorded(tmp_path, "train.py")
-    assert ended.note.startswith("gpumem: Nothing was recorded in ")
+    assert ended.note.startswith("gpumem: Nothing was recorded of ")
     assert "gpumem demo" in ended.note or "never" in ended.note or "did not" in ended.note
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 

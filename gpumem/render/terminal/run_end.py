@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from gpumem.analyses.summary import DeviceSummary, TraceSummary
-from gpumem.render.text import printable
-from gpumem.units import format_bytes, format_count, format_duration, format_share
+from gpumem.render.text import ending, printable
+from gpumem.units import counted, format_bytes, format_duration, format_share
 
 _BYTES_WIDTH = 11
 
@@ -26,15 +26,15 @@ def _trace_lines(summary: TraceSummary) -> Iterator[str]:
     meta = summary.meta
     rank = "" if meta.rank is None else f"rank {meta.rank}, "
     duration = format_duration(meta.duration_ns)
-    events = f"{format_count(summary.events)} events in {duration}"
-    yield f"{printable(summary.path)}: {rank}{events}, ended by {printable(meta.ended_by)}"
+    events = f"{counted(summary.events, 'event')} in {duration}"
+    yield f"{printable(summary.path)}: {rank}{events}{ending(meta.ended_by)}"
     for device in summary.devices:
         if device.requested_bytes.peak is not None:
             yield from _device_lines(device)
     if meta.ended_by == "disk_full":
         yield "  the disk was full: recording stopped there, the program went on"
     if meta.records_lost:
-        yield f"  {format_count(meta.records_lost)} events were begun but not finished when the program died"
+        yield f"  {counted(meta.records_lost, 'event')} begun but not finished when the program died"
     for sentence in (meta.stacks_off, *meta.notes):
         if sentence is not None:
             yield f"  {printable(sentence)}"
@@ -44,10 +44,10 @@ def _device_lines(device: DeviceSummary) -> Iterator[str]:
     capacity = device.facts.capacity_bytes
     name = device.facts.name or "name not known"
     yield f"  GPU {device.facts.device} ({printable(name)})"
-    yield f"    requested at the peak {_figure(device.requested_bytes.peak, capacity)}"
-    yield f"    reserved at the peak  {_figure(device.reserved_bytes.peak, capacity)}"
+    yield f"    requested at most {_figure(device.requested_bytes.peak, capacity)}"
+    yield f"    reserved at most  {_figure(device.reserved_bytes.peak, capacity)}"
     if device.oom_count:
-        yield f"    ran out of memory {format_count(device.oom_count)} times"
+        yield f"    ran out of memory {counted(device.oom_count, 'time')}"
 
 
 def _figure(byte_count: int | None, capacity: int | None) -> str:

@@ -13,10 +13,10 @@ from rich.text import Text
 from gpumem.analyses.snapshot import DeviceSnapshot, HeapSnapshot, SegmentFinding
 from gpumem.heap.instants import Instant
 from gpumem.render.terminal import theme
-from gpumem.render.terminal.theme import Page, counted, fit_left, fit_right
+from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import printable
 from gpumem.trace.model import Reading
-from gpumem.units import format_bytes, format_count, format_duration, format_share
+from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import BlockState
 
 DEFAULT_TOP = 12

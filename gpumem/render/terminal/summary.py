@@ -12,9 +12,9 @@ from rich.text import Text
 from gpumem.analyses.holdings import GroupBy, Holding
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, TraceSummary
 from gpumem.render.terminal import theme
-from gpumem.render.terminal.theme import Page, counted, fit_left, fit_right
+from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import printable
-from gpumem.units import format_bytes, format_count, format_duration, format_share
+from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import Basis, EventIndex, TraceSource
 
 DEFAULT_TOP = 6
@@ -58,7 +58,7 @@ def _summary_lines(summary: TraceSummary, page: Page, top: int) -> Iterator[Text
 
 def _headline(summary: TraceSummary, page: Page) -> str:
     meta = summary.meta
-    rest = [f"{format_count(summary.events)} events in {format_duration(meta.duration_ns)}"]
+    rest = [f"{counted(summary.events, 'event')} in {format_duration(meta.duration_ns)}"]
     if meta.rank is not None:
         rest.insert(0, f"rank {meta.rank}")
     if "torch" in meta.versions:
@@ -83,7 +83,7 @@ def _notes(summary: TraceSummary) -> Iterator[str]:
     if meta.history_truncated:
         yield "The recording does not reach back to the program's start: blocks freed before it are not counted."
     if meta.records_lost:
-        yield f"{format_count(meta.records_lost)} events were lost: the figures may be off by their bytes."
+        yield f"{counted(meta.records_lost, 'event')} lost: the figures may be off by their bytes."
     if meta.stacks_off:
         yield f"No call stacks: {printable(meta.stacks_off)}"
     yield from (printable(note) for note in meta.notes)

@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.text import Text
 
 from gpumem.render.text import printable as printable
-from gpumem.units import format_count
 
 DEFAULT_WIDTH = 80
 MIN_WIDTH = 40
@@ -136,11 +135,6 @@ def site_text(file: str, line: int, function: str, width: int, ellipsis: str) ->
     function_room = max(room - name_only, room // 3)
     shown_function = shorten(shown_function, function_room, ellipsis)
     return f"{shorten_path(shown_file, room - cell_len(shown_function), ellipsis)}{number} {shown_function}"
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 block`, `1,200 blocks`."""
-    return f"{format_count(count)} {noun}" + ("" if count == 1 else "s")
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:

@@ -31,7 +31,7 @@ def test_journal_of_a_killed_process_becomes_the_trace(
     assert run_command_line(["import", str(journal), *(["-o", str(target)] if with_name else [])]) == 0
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert f"wrote {target}: 100 events, ended by killed." in captured.err
+    assert f"wrote {target}: 100 events, ended by killed\n" in captured.err
     assert read_trace(target).event_count == 100
     assert [entry.name for entry in tmp_path.iterdir()] == [target.name]
 
@@ -51,7 +51,7 @@ def test_journal_of_a_running_process_is_left_to_it(tmp_path: Path, capsys: pyte
     maker = JournalMaker(tmp_path / "a.gpumem.journal")
     maker.pairs(70)
     assert run_command_line(["import", str(maker.path), "-o", str(tmp_path / "now.gpumem")]) == 0
-    assert "70 events, its program still runs." in capsys.readouterr().err
+    assert "70 events, its program still runs\n" in capsys.readouterr().err
     maker.pairs(30)
     maker.close()
     finished = JournalSealer(maker.path).finish("exit")

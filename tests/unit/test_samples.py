@@ -1,0 +1,44 @@
+"""The recordings in sample_traces/: small, whole, and equal to what PyTorch said of the same runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gpumem
+from gpumem.units import GIB, MIB
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "sample_traces"
+NAMES = ("nine_steps", "gpt2_train", "resnet50_train", "out_of_memory")
+SAMPLE_BYTES_MAX = 300 * 1024
+BYTES_PER_EVENT_MAX = 6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sample_is_small_and_ended_whole(name: str) -> None:
+    path = SAMPLES / f"{name}.gpumem"
+    trace = gpumem.open(path)
+    assert path.stat().st_size <= SAMPLE_BYTES_MAX
+    assert (trace.meta.records_lost, trace.meta.running, trace.meta.stacks_off) == (0, False, None)
+    assert trace.meta.ended_by == ("exit 1" if name == "out_of_memory" else "exit")
+    assert trace.meta.devices[0].name == "NVIDIA H200"
+
+
+@pytest.mark.parametrize("name", ["gpt2_train", "resnet50_train"])
+def test_training_samples_take_few_bytes_an_event(name: str) -> None:
+    path = SAMPLES / f"{name}.gpumem"
+    assert path.stat().st_size / gpumem.open(path).event_count <= BYTES_PER_EVENT_MAX
+
+
+def test_nine_steps_carry_the_figures_of_the_experiment() -> None:
+    trace = gpumem.open(SAMPLES / "nine_steps.gpumem")
+    assert [mark.name.split()[0] for mark in trace.marks][2:] == [str(step) for step in range(1, 10)]
+    assert trace.meta.devices[0].torch_allocated_bytes_peak == 3 * GIB
+    assert trace.meta.devices[0].torch_reserved_bytes_peak == 3 * GIB + 2 * MIB
+
+
+def test_installed_sample_is_the_same_recording() -> None:
+    installed = ROOT / "gpumem" / "samples" / "nine_steps.gpumem"
+    assert installed.read_bytes() == (SAMPLES / "nine_steps.gpumem").read_bytes()

@@ -331,7 +331,7 @@ def wait_segment_event(seen: int, timeout_ms: int) -> int:
 def start_walker() -> str | None:
     """Starts walking Python stacks; the reason when this interpreter cannot be walked, else None."""
     reason = ctypes.create_string_buffer(512)
-    status = _core().gm_walker_start(reason, len(reason))
+    status = _core_with_gil().gm_walker_start(reason, len(reason))
     return None if status == Status.OK else reason.value.decode(errors="replace")
 
 

@@ -204,6 +204,7 @@ gm_status find_python(Python* python, PythonLayout* layout, char* reason, size_t
   }
   const gm_status status = find_layout(*version, layout, reason, capacity);
   if (status != GM_OK) return status;
+  python->is_holder_own = *version >= 0x030c0000;
   if (!is_layout_plausible(*python, *layout)) {
     return refuse(reason, capacity, "Stacks are off: this Python's thread state is laid out in an unknown way.");
   }

@@ -52,6 +52,7 @@ struct Python {
   int (*is_initialized)();              // 0 from the start of finalisation on
   const char* text_type;                // str
   const char* main_interpreter;         // the first interpreter
+  bool is_holder_own;                   // find_holder_state tells the caller's state: 3.12+
 };
 
 // GM_UNSUPPORTED with a sentence in `reason` when this process's interpreter is none we know.

@@ -29,7 +29,9 @@ gm_record make_record(Session* session, const gm_event& event) {
   record.requested_bytes = event.requested_bytes;
   record.block_bytes = event.block_bytes;
   record.split_bytes = event.split_bytes;
-  record.stack = session->has_stacks ? gpumem::intern_current_stack(session->intern, session->walker_caches) : 0;
+  if (session->has_stacks) {
+    record.stack = gpumem::intern_current_stack(session->intern, session->walker_caches, thread.chains);
+  }
   record.scope = thread.scope;
   record.thread = thread.thread;
   record.stream = thread.stream_ordinal(session, event.device, event.stream);
@@ -143,7 +145,8 @@ gm_status record_reading(const gm_reading& reading) {
 
 uint32_t intern_current_stack() {
   Session* session = open_session_or_null();
-  return session ? gpumem::intern_current_stack(session->intern, session->walker_caches) : 0;
+  if (!session) return 0;
+  return gpumem::intern_current_stack(session->intern, session->walker_caches, thread_state(session).chains);
 }
 
 }  // namespace gpumem::recorder

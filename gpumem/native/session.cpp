@@ -114,6 +114,7 @@ void Session::end(const char* ended_by) {
     if (take_open_free(device, &place)) journal.settle(place);
   }
   journal.close(ended_by);
+  walker_caches.chains.forget();
   walker_caches.stacks.forget();
   walker_caches.codes.forget();
   wake_segment_waiters();

@@ -55,6 +55,7 @@ void join_session(Session* session, ThreadState* state) {
   state->thread = session->intern.next_thread_ordinal();
   state->stream = 0;
   state->pool = 0;
+  state->chains.forget();
   if (state->thread) write_thread(session, *state);
   state->scope = 0;
   for (uint32_t i = 0; i < state->depth; ++i) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "chain_memo.h"
 #include "gpumem.h"
 #include "session.h"
 
@@ -30,6 +31,8 @@ struct ThreadState {
   uint32_t depth = 0;            // of them
   uint32_t capacity = 0;         // room in frames
   char name[64] = {};            // given by gm_thread_name; empty: the system's
+
+  ChainMemo chains;              // stacks met of late
 
   uint16_t stream_ordinal(Session* session_now, uint32_t device, uint64_t handle);
   uint16_t pool_ordinal(Session* session_now, uint64_t first, uint64_t second);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "code_watch.h"
 #include "python_layout.h"
 
 namespace gpumem {
@@ -15,9 +16,12 @@ namespace {
 
 enum class WalkerState : int { NotStarted, On, Off };
 
-Python g_python;                                            // written before g_state says On
-PythonLayout g_layout;                                      // likewise
+alignas(64) Python g_python;                                // written before g_state says On
+alignas(64) PythonLayout g_layout;                          // likewise
 std::atomic<WalkerState> g_state{WalkerState::NotStarted};  // Off is final
+
+// Frames of both kinds, shown and hidden: a call from C into Python leaves one of each.
+constexpr uint32_t kFramesMax = 2 * kStackDepthMax;
 
 // Longer names and line tables are cut: an entry must fit the journal's windows.
 constexpr size_t kTextCharactersMax = 1 << 16;
@@ -117,13 +121,15 @@ class FrameHasher {
 // The calling thread's innermost frame; null without Python, in a sub-interpreter and while finalising.
 const char* current_frame() {
   if (g_python.is_initialized() == 0) return nullptr;
-  const char* state = g_python.find_thread_state();
+  const char* holder = g_python.find_holder_state();
+  const bool is_own = g_python.is_holder_own && holder != nullptr;
+  const char* state = is_own ? holder : g_python.find_thread_state();
   if (state == nullptr || load<const char*>(state, g_layout.thread_interpreter) != g_python.main_interpreter) {
     return nullptr;
   }
   // Another state of this thread may be the one that runs, of a sub-interpreter. With the lock released nothing says
   // which, so then there must be no sub-interpreter at all.
-  if (g_python.find_holder_state() != state && g_python.find_interpreter_head() != g_python.main_interpreter) {
+  if (holder != state && g_python.find_interpreter_head() != g_python.main_interpreter) {
     return nullptr;
   }
   const char* frame = load<const char*>(state, g_layout.thread_frame);
@@ -135,7 +141,8 @@ const char* current_frame() {
 template <typename Visit>
 uint32_t visit_frames(const char* frame, Visit visit) {
   uint32_t depth = 0;
-  for (; frame != nullptr && depth < kStackDepthMax; frame = load<const char*>(frame, g_layout.frame_previous)) {
+  for (uint32_t seen = 0; frame != nullptr && depth < kStackDepthMax && seen < kFramesMax;
+       ++seen, frame = load<const char*>(frame, g_layout.frame_previous)) {
     const uint8_t owner = load<uint8_t>(frame, g_layout.frame_owner);
     if (owner >= kOwnedByCStack) continue;
     const char* code = load<const char*>(frame, g_layout.frame_code);
@@ -148,6 +155,21 @@ uint32_t visit_frames(const char* frame, Visit visit) {
     ++depth;
   }
   return depth;
+}
+
+// Hashes the frames as they lie, without a look at their code objects, which would cost a cache line each: what the
+// instruction's address and the owner do not decide of a frame, its code object does, and while no code object has
+// ended (`generation`) an address stands for one of them.
+Hash128 hash_chain(const char* frame, uint64_t generation) {
+  const uint32_t previous = g_layout.frame_previous, instruction = g_layout.frame_instruction;
+  const uint32_t owner = g_layout.frame_owner;
+  StackHash sum = {generation * kCodeKey, generation * kPlaceKey};
+  for (uint32_t seen = 0; frame != nullptr && seen < kFramesMax; ++seen, frame = load<const char*>(frame, previous)) {
+    const uint64_t place = load<uint64_t>(frame, instruction) ^ static_cast<uint64_t>(load<uint8_t>(frame, owner))
+                                                                    << 56;
+    sum.add({place, place});
+  }
+  return sum.finish();
 }
 
 // What a cache is asked by.
@@ -245,6 +267,41 @@ uint32_t resolve_stack(Intern& intern, WalkerCaches& caches, const char* frame) 
   return 0;
 }
 
+// Out of line, as is what follows, so that a remembered chain pays for none of it.
+[[gnu::noinline]] uint32_t find_stack_id(Intern& intern, WalkerCaches& caches, const char* frame) {
+  CacheKey key = key_of_stack(frame);
+  uint32_t id = find_cached(caches.stacks, key);
+  if (id == 0 && !key.is_settled) {
+    visit_frames(frame, [](const char* code, uint32_t) { settle_texts(code); });
+    key = key_of_stack(frame);
+    id = find_cached(caches.stacks, key);
+  }
+  if (id == 0) {
+    id = resolve_stack(intern, caches, frame);
+    remember(caches.stacks, key, id);
+  }
+  return id;
+}
+
+[[gnu::noinline]] uint32_t find_chain_id(Intern& intern, WalkerCaches& caches, ChainMemo& memo, const char* frame,
+                                         uint64_t generation) {
+  const Hash128 chain = hash_chain(frame, generation);
+  uint32_t id = caches.chains.find(chain);
+  if (id == 0) {
+    id = find_stack_id(intern, caches, frame);
+    if (id != 0) caches.chains.insert(chain, id);
+  }
+  if (id != 0) memo.keep(g_layout, frame, generation, id);
+  return id;
+}
+
+// Watching is CPython's to arrange, under the lock and for the interpreter that runs.
+bool may_watch_code() {
+  const char* state = g_python.find_thread_state();
+  return g_python.is_holder_own && state != nullptr && state == g_python.find_holder_state() &&
+         load<const char*>(state, g_layout.thread_interpreter) == g_python.main_interpreter;
+}
+
 }  // namespace
 
 gm_status start_walker(char* reason, size_t capacity) {
@@ -267,25 +324,18 @@ gm_status start_walker(char* reason, size_t capacity) {
     std::snprintf(reason, capacity, "Stacks are off: this Python's code objects are laid out in an unknown way.");
     return GM_UNSUPPORTED;
   }
+  if (may_watch_code()) watch_code();
   g_state.store(WalkerState::On, std::memory_order_release);
   return GM_OK;
 }
 
-uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches) {
+uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo) {
   const char* innermost = is_on() ? current_frame() : nullptr;
   if (innermost == nullptr) return 0;
-  CacheKey key = key_of_stack(innermost);
-  uint32_t id = find_cached(caches.stacks, key);
-  if (id == 0 && !key.is_settled) {
-    visit_frames(innermost, [](const char* code, uint32_t) { settle_texts(code); });
-    key = key_of_stack(innermost);
-    id = find_cached(caches.stacks, key);
-  }
-  if (id == 0) {
-    id = resolve_stack(intern, caches, innermost);
-    remember(caches.stacks, key, id);
-  }
-  return id;
+  const uint64_t generation = code_generation();
+  if (generation == 0) return find_stack_id(intern, caches, innermost);
+  const uint32_t id = memo.find(g_layout, innermost, generation);
+  return id != 0 ? id : find_chain_id(intern, caches, memo, innermost, generation);
 }
 
 uint32_t walk_current_stack(uint64_t* code_addresses, uint32_t* instruction_offsets, uint32_t capacity) {

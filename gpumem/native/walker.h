@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "chain_memo.h"
 #include "gpumem.h"
 #include "id_cache.h"
 #include "intern.h"
@@ -17,14 +18,17 @@ constexpr uint32_t kStackDepthMax = 1024;
 
 // What the walker remembers of one journal's ids. Ids belong to an Intern: make a new one with each.
 struct WalkerCaches {
-  IdCache stacks;  // by the hash of a walk
-  IdCache codes;   // by the hash of a code object's addresses
+  IdCache chains;  // by the hash of what the frames themselves hold, for a code generation
+  IdCache stacks;  // by the hash of code objects, which their memory's reuse does not fool
+  IdCache codes;   // likewise of one code object
 };
 
-// GM_UNSUPPORTED with a sentence in `reason` when this interpreter cannot be walked.
+// GM_UNSUPPORTED with a sentence in `reason` when this interpreter cannot be walked. Called with the interpreter lock,
+// CPython 3.12 and later will say when code objects end, which makes known stacks cheaper.
 gm_status start_walker(char* reason, size_t capacity);
-// Id of the calling thread's stack; 0 when it has no Python frames or walking is off.
-uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches);
+// Id of the calling thread's stack, whose memo of this journal is `memo`; 0 when it has no Python frames or walking is
+// off.
+uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo);
 // Depth of the calling thread's stack; at most `capacity` pairs are written, innermost first.
 uint32_t walk_current_stack(uint64_t* code_addresses, uint32_t* instruction_offsets, uint32_t capacity);
 // Switches walking off for good.

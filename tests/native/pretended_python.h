@@ -28,6 +28,7 @@ inline const char* g_head_interpreter = g_main_interpreter;
 inline int g_is_initialized = 1;
 inline thread_local const char* g_thread_state = nullptr;
 inline const char* g_holder_state = nullptr;
+inline int (*g_code_watcher)(int event, const char* code) = nullptr;
 
 template <typename Value>
 void put(char* object, size_t offset, Value value) {
@@ -74,6 +75,11 @@ PRETENDED int64_t PyObject_Hash(char* object) {
 PRETENDED int64_t PyBytes_Size(const char* bytes) {
   return get<int64_t>(bytes, 16);
 }
+PRETENDED int PyCode_AddWatcher(int (*watcher)(int, const char*)) {
+  g_code_watcher = watcher;
+  return 0;
+}
+PRETENDED void PyErr_Clear() {}
 PRETENDED const char* PyBytes_AsString(const char* bytes) {
   return bytes + 32;
 }
@@ -138,6 +144,11 @@ inline char* make_frame(const char* code, uint32_t offset, char owner, const cha
   put(frame, 56, code + 192 + offset);
   put(frame, 70, owner);
   return frame;
+}
+
+// What CPython says before it gives a code object's memory back.
+inline void end_code(const char* code) {
+  g_code_watcher(1, code);
 }
 
 // The calling thread's state, with `frame` on top.

@@ -1,5 +1,6 @@
 // The walker against a pretended interpreter: what it refuses, which frames it shows, how names are written, and
 // the cache of ids with many threads in it.
+#include <algorithm>
 #include <string>
 #include <thread>
 #include <vector>
@@ -76,7 +77,10 @@ void test_frames_without_meaning_are_left_out() {
   frame = make_frame(shown, 2, 2, frame);      // just set up
   g_thread_state = make_thread_state(frame);
   char reason[256] = "";
+  g_holder_state = g_thread_state;
   EXPECT_EQUAL(gm_walker_start(reason, sizeof reason), GM_OK);
+  EXPECT(g_code_watcher != nullptr);
+  g_holder_state = nullptr;
   uint64_t codes[8] = {};
   uint32_t offsets[8] = {};
   EXPECT_EQUAL(gm_walker_walk(codes, offsets, 8), 3);
@@ -142,24 +146,89 @@ void test_stacks_that_say_the_same_have_one_id() {
   EXPECT(stack_of(code, 12) != stack);
   EXPECT_EQUAL(stack_of(make_code(make_ascii("a.py"), make_ascii("f"), 1, 2)), stack);
   // Another code object where the first one lay: its version tells.
+  end_code(code);
   put(code, 92, 77u);
   put(code, 112, static_cast<const char*>(make_ascii("b.py")));
   EXPECT(stack_of(code) != stack);
   // Without versions its texts do, though all addresses are the same.
+  end_code(code);
   put(code, 92, 0u);
   const uint32_t unversioned = stack_of(code);
+  end_code(code);
   EXPECT_EQUAL(stack_of(code), unversioned);
   char* reused = get<char*>(code, 112);
   EXPECT(get<int64_t>(reused, 24) != -1);
+  end_code(code);
   std::memcpy(reused + 40, "c.py", 4);
   put(reused, 24, int64_t{-1});
   const uint32_t renamed = stack_of(code);
   EXPECT(renamed != unversioned);
+  end_code(code);
   // A name of another type is never asked for its hash: found by what it says, each time.
   put(reused, 8, static_cast<const char*>(PyBytes_Type));
   put(reused, 24, int64_t{-1});
   EXPECT_EQUAL(stack_of(code), renamed);
   EXPECT_EQUAL(get<int64_t>(reused, 24), -1);
+}
+
+// Stack of a chain of frames, asked for often enough to be remembered.
+uint32_t remembered_stack(const char* innermost) {
+  g_thread_state = make_thread_state(innermost);
+  const uint32_t stack = gm_walker_intern_current();
+  for (int i = 0; i < 4; ++i) EXPECT_EQUAL(gm_walker_intern_current(), stack);
+  return stack;
+}
+
+void test_a_remembered_chain_is_compared_frame_by_frame() {
+  char* code = make_code(make_ascii("chain.py"), make_ascii("f"), 1, 101);
+  char* hidden = make_code(make_ascii("chain.py"), make_ascii("hidden"), 1, 102);
+  for (const uint32_t depth : {1u, 2u, 40u, 128u, 129u, 700u}) {
+    std::vector<char*> frames;
+    for (uint32_t i = 0; i < depth; ++i) {
+      frames.push_back(make_frame(code, 2 * (i + 1), 0, i ? frames[i - 1] : nullptr));
+    }
+    const uint32_t stack = remembered_stack(frames.back());
+    EXPECT(stack != 0);
+    for (const uint32_t changed : {0u, depth / 2, depth - 1}) {
+      char* frame = frames[changed];
+      const Object kept(frame, frame + 80);
+      put(frame, 56, code + 192 + 2 * depth + 10);
+      EXPECT(remembered_stack(frames.back()) != stack);
+      std::copy(kept.begin(), kept.end(), frame);
+      EXPECT_EQUAL(remembered_stack(frames.back()), stack);
+      put(frame, 8, static_cast<const char*>(make_frame(code, 2, 0, get<const char*>(frame, 8))));
+      EXPECT(remembered_stack(frames.back()) != stack);
+      // A frame in between that is not shown: another chain, the same stack.
+      put(frame, 8, static_cast<const char*>(make_frame(hidden, 0, 0, get<const char*>(kept.data(), 8))));
+      EXPECT_EQUAL(remembered_stack(frames.back()), stack);
+      // Shown as soon as a generator owns it, at the same place.
+      put(const_cast<char*>(get<const char*>(frame, 8)), 70, char{1});
+      EXPECT(remembered_stack(frames.back()) != stack);
+      std::copy(kept.begin(), kept.end(), frame);
+      EXPECT_EQUAL(remembered_stack(frames.back()), stack);
+    }
+  }
+}
+
+void test_code_that_ended_is_not_taken_for_what_follows_it() {
+  char* outer = make_code(make_ascii("ended.py"), make_ascii("outer"), 1, 201);
+  char* code = make_code(make_ascii("ended.py"), make_ascii("first"), 1, 202);
+  const char* frame = make_frame(outer, 10, 0, make_frame(code, 10, 0, nullptr));
+  const uint32_t first = remembered_stack(frame);
+  end_code(code);
+  put(code, 92, 203u);
+  put(code, 128, static_cast<const char*>(make_ascii("second")));
+  const uint32_t second = remembered_stack(frame);
+  EXPECT(second != first);
+  end_code(simple_code(1));
+  EXPECT_EQUAL(remembered_stack(frame), second);
+  uint32_t elsewhere = 0;
+  const char* state = g_thread_state;
+  std::thread([&] {
+    g_thread_state = state;
+    elsewhere = gm_walker_intern_current();
+  }).join();
+  EXPECT_EQUAL(elsewhere, second);
 }
 
 void test_names_of_every_width_are_utf8(const std::string& folder) {
@@ -190,6 +259,18 @@ void test_names_of_every_width_are_utf8(const std::string& folder) {
                "a.py|f|b.py|c.py||d\u00e9\u00ff|\u07ff\u0800\\udcff\uffff|\U00010380\U0010ffff\\ud800\u0080|\u65e5x|");
 }
 
+void test_chains_and_their_codes(const std::string& folder) {
+  for (const char* name : {"/chains.gpumem.journal", "/chains_again.gpumem.journal"}) {
+    const std::string path = folder + name;
+    const gm_recorder_options options = {path.c_str(), nullptr, kTestRunId, 1, 0};
+    int32_t errno_value = 0;
+    EXPECT_EQUAL(gm_recorder_start(&options, &errno_value), GM_OK);
+    test_a_remembered_chain_is_compared_frame_by_frame();
+    test_code_that_ended_is_not_taken_for_what_follows_it();
+    EXPECT_EQUAL(gm_recorder_stop("exit"), GM_OK);
+  }
+}
+
 Hash128 key_of(uint64_t number) {
   return gpumem::Hash128{number * 0x9ddfea08eb382d69u, number * 0xc949d7c7509e6557u ^ number >> 7};
 }
@@ -213,6 +294,7 @@ void test_the_cache_never_gives_another_keys_id() {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQUAL(wrong.load(), 0);
   EXPECT(found.load() > kKeys / 10);
+  cache.insert(key_of(kKeys), kKeys);  // others may have come after it
   Hash128 near = key_of(kKeys);
   near.high ^= 1;
   EXPECT_EQUAL(cache.find(key_of(kKeys)), kKeys);
@@ -236,6 +318,7 @@ int main(int, char** arguments) {
   run_case("1024 frames", test_the_innermost_1024_frames_are_kept);
   run_case("no stack", test_no_stack_rather_than_a_wrong_one);
   run_case("names", [&] { test_names_of_every_width_are_utf8(arguments[1]); });
+  run_case("chains", [&] { test_chains_and_their_codes(arguments[1]); });
   run_case("cache", test_the_cache_never_gives_another_keys_id);
   run_case("stopped", test_stopped_is_for_good);
   return exit_code();

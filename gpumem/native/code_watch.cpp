@@ -1,0 +1,48 @@
+#include "code_watch.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstring>
+
+namespace gpumem {
+
+namespace {
+
+constexpr int kCodeDestroyed = 1;  // CPython's PY_CODE_EVENT_DESTROY
+
+std::atomic<uint64_t> g_generation{0};
+
+// Called with the interpreter lock, at the start of a code object's end.
+int count_destroyed(int event, void*) {
+  if (event == kCodeDestroyed) g_generation.fetch_add(1, std::memory_order_release);
+  return 0;
+}
+
+template <typename Function>
+bool find_function(const char* name, Function* function) {
+  void* found = dlsym(RTLD_DEFAULT, name);
+  static_assert(sizeof found == sizeof *function);
+  std::memcpy(function, &found, sizeof found);
+  return found != nullptr;
+}
+
+}  // namespace
+
+bool watch_code() {
+  int (*add_watcher)(int (*)(int, void*)) = nullptr;
+  void (*clear_error)() = nullptr;
+  if (!find_function("PyCode_AddWatcher", &add_watcher) || !find_function("PyErr_Clear", &clear_error)) return false;
+  if (add_watcher(count_destroyed) < 0) {
+    clear_error();
+    return false;
+  }
+  g_generation.fetch_add(1, std::memory_order_release);
+  return true;
+}
+
+uint64_t code_generation() {
+  return g_generation.load(std::memory_order_acquire);
+}
+
+}  // namespace gpumem

@@ -19,7 +19,7 @@ from pathlib import Path
 from gpumem.errors import JournalUnmappable, NativeCoreError, OutputUnwritable
 from gpumem.vocabulary import EventFlag, EventKind, ScopeId, StackId
 
-ABI_HASH = "b5dd57451cf0632e31f76e8b797261d8b3d85d9817828bd1f1b05f0e1d7f7f83"
+ABI_HASH = "878b8f68a943a1dda5b42ba1de6d3470a496bba9a63331563bf6cac2f9d1d307"
 """SHA-256 of the gpumem.h that this module was written for."""
 
 LIBRARY_NAME = "libgpumem.so"
@@ -77,6 +77,7 @@ class CEvent(ctypes.Structure):
         ("device", c_uint8),
         ("kind", c_uint8),
         ("reserved", c_uint32),
+        ("ticks", c_uint64),
     )
 
 
@@ -265,7 +266,7 @@ def record_event(
     flags: EventFlag = EventFlag(0),  # noqa: B008 (an immutable value)
 ) -> Status:
     """Records an allocator's event; `stream` is the raw handle. Hold the allocator's own lock of the device."""
-    event = CEvent(address, requested_bytes, block_bytes, split_bytes, stream, *pool, flags, device, kind, 0)
+    event = CEvent(address, requested_bytes, block_bytes, split_bytes, stream, *pool, flags, device, kind, 0, 0)
     return Status(_core().gm_record_event(byref(event)))
 
 

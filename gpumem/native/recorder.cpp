@@ -24,7 +24,7 @@ bool is_segment_event(uint8_t kind) {
 gm_record make_record(Session* session, const gm_event& event) {
   ThreadState& thread = thread_state(session);
   gm_record record = {};
-  record.time_ns = clock_ns(CLOCK_MONOTONIC);
+  record.time_ns = session->next_time_ns(event.device, thread.clock.time_ns(event.ticks));
   record.address = event.address;
   record.requested_bytes = event.requested_bytes;
   record.block_bytes = event.block_bytes;

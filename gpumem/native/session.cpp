@@ -127,7 +127,7 @@ gm_status Session::refuse(gm_status status) {
 }
 
 bool Session::take_open_free(uint32_t device, RecordPlace* place) {
-  std::atomic<uint64_t>& open = open_frees[device].place;
+  std::atomic<uint64_t>& open = devices[device].open_free;
   if (open.load(std::memory_order_relaxed) == 0) return false;
   const uint64_t taken = open.exchange(0, std::memory_order_acq_rel);
   *place = {static_cast<uint32_t>((taken & ~kIsOpen) >> 32), static_cast<uint32_t>(taken)};
@@ -136,9 +136,17 @@ bool Session::take_open_free(uint32_t device, RecordPlace* place) {
 
 void Session::leave_open_free(uint32_t device, RecordPlace place) {
   const uint64_t left = kIsOpen | static_cast<uint64_t>(place.window) << 32 | place.slot;
-  const uint64_t found = open_frees[device].place.exchange(left, std::memory_order_acq_rel);
+  const uint64_t found = devices[device].open_free.exchange(left, std::memory_order_acq_rel);
   // Two allocators on one device have two locks: the one that came first is not to be forgotten.
   if (found) journal.settle({static_cast<uint32_t>((found & ~kIsOpen) >> 32), static_cast<uint32_t>(found)});
+}
+
+uint64_t Session::next_time_ns(uint32_t device, uint64_t now_ns) {
+  std::atomic<uint64_t>& latest = devices[device].time_ns_latest;
+  const uint64_t latest_ns = latest.load(std::memory_order_relaxed);
+  const uint64_t time_ns = now_ns > latest_ns ? now_ns : latest_ns;
+  latest.store(time_ns, std::memory_order_relaxed);
+  return time_ns;
 }
 
 gm_status start_session(const gm_recorder_options& options, int32_t* errno_value) {

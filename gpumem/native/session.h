@@ -17,9 +17,11 @@
 
 namespace gpumem {
 
-// A free_requested record that the next event of its device may turn into a free, on a cache line of its own.
-struct alignas(64) OpenFree {
-  std::atomic<uint64_t> place{0};  // window << 32 | slot, with bit 63 set; 0 none
+// What a device's events have to know of the one before, on a cache line of its own.
+struct alignas(64) DeviceState {
+  std::atomic<uint64_t> open_free{0};       // a free_requested record that the next event may turn into a free:
+                                            // window << 32 | slot, with bit 63 set; 0 none
+  std::atomic<uint64_t> time_ns_latest{0};  // of its events
 };
 
 struct Session {
@@ -32,6 +34,8 @@ struct Session {
   // Takes the open free of a device, if there is one: whoever takes it has to settle it.
   bool take_open_free(uint32_t device, RecordPlace* place);
   void leave_open_free(uint32_t device, RecordPlace place);
+  // The time of a device's next event: a thread's clock says `now_ns`, another's may have been a little ahead.
+  uint64_t next_time_ns(uint32_t device, uint64_t now_ns);
 
   Session* previous = nullptr;  // the one before: all of them stay within reach of leak checkers
   Journal journal;
@@ -40,7 +44,7 @@ struct Session {
   uint64_t serial = 0;                     // tells sessions apart, across forks too
   bool has_stacks = false;                 // walk Python stacks
   std::string path;                        // of the journal
-  OpenFree open_frees[256];                // by device
+  DeviceState devices[256];                // by ordinal
   std::atomic<uint64_t> refused_count{0};  // events that came after the journal had stopped
   std::atomic<uint32_t> reading_count{0};  // ids given to readings
   std::atomic<uint32_t> fact_count{0};     // ids given to facts

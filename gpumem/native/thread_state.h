@@ -8,6 +8,7 @@
 #include "chain_memo.h"
 #include "gpumem.h"
 #include "session.h"
+#include "tick_clock.h"
 
 namespace gpumem {
 
@@ -19,6 +20,7 @@ struct ScopeFrame {
 // Ids are those of the session whose serial is `session`; another session makes them anew.
 struct ThreadState {
   uint64_t session = 0;          // serial of the session that the ids belong to; 0 none
+  TickClock clock;               // of this thread's events
   uint64_t stream_handle = 0;    // stream looked up last
   uint64_t pool_first = 0;       // pool looked up last
   uint64_t pool_second = 0;      // its second half
@@ -32,7 +34,7 @@ struct ThreadState {
   uint32_t capacity = 0;         // room in frames
   char name[64] = {};            // given by gm_thread_name; empty: the system's
 
-  ChainMemo chains;              // stacks met of late
+  ChainMemo chains;  // stacks met of late
 
   uint16_t stream_ordinal(Session* session_now, uint32_t device, uint64_t handle);
   uint16_t pool_ordinal(Session* session_now, uint64_t first, uint64_t second);

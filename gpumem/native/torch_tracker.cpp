@@ -58,6 +58,18 @@ struct PoolOf<Entry, std::void_t<decltype(std::declval<const Entry&>().mempool_.
   }
 };
 
+// The counter of PyTorch's own clock, which it has read for the entry; 0 where that is no counter.
+template <class Entry, class = void>
+struct TicksOf {
+  static uint64_t read(const Entry&) { return 0; }
+};
+#if defined(C10_RDTSC)
+template <class Entry>
+struct TicksOf<Entry, std::void_t<decltype(std::declval<const Entry&>().time_.approx_t_)>> {
+  static uint64_t read(const Entry& entry) { return static_cast<uint64_t>(entry.time_.approx_t_); }
+};
+#endif
+
 // 0 for actions that change nothing in the heap (later versions annotate).
 uint8_t kind_of(TraceEntry::Action action) {
   using Expandable = ExpandableActions<TraceEntry>;
@@ -102,6 +114,7 @@ void hand_over(Sink sink, const TraceEntry& entry) {
   PoolOf<TraceEntry>::copy(entry, &event);
   event.device = device;
   event.kind = kind;
+  event.ticks = TicksOf<TraceEntry>::read(entry);
   sink(&event);
 }
 

@@ -82,7 +82,7 @@ void test_record_carries_what_the_recorder_knows(const std::string& folder) {
   uint32_t outer = 0, inner = 0;
   gm_scope_push("forward", &outer);
   gm_scope_push("layer0", &inner);
-  gm_event event = {1, 2, 3, 4, 0x55, 0, 9, GM_FLAG_SPLIT, 2, GM_ALLOC, 0};
+  gm_event event = {1, 2, 3, 4, 0x55, 0, 9, GM_FLAG_SPLIT, 2, GM_ALLOC, 0, 0};
   const uint64_t before_ns = gm_clock_ns();
   gm_record_event(&event);
   gm_scope_pop();
@@ -193,6 +193,33 @@ void test_time_never_decreases_within_a_device(const std::string& folder) {
   EXPECT_EQUAL(decreases, 0);
 }
 
+// Times come from the processor's counter once its rate is known, be it read by the caller or here, and whatever the
+// caller gives for it.
+void test_times_are_the_system_clocks(const std::string& folder) {
+  const std::string path = folder + "/clock.gpumem.journal";
+  constexpr uint64_t kTolerance = 100'000;  // nanoseconds; a microsecond in practice
+  constexpr uint64_t kEvents = 60'000;
+  start_recording(path);
+  std::vector<uint64_t> times_ns(kEvents + 1);
+  gm_event event = {};
+  event.kind = GM_ALLOC;
+  for (uint64_t i = 0; i < kEvents; ++i) {
+    times_ns[i] = gm_clock_ns();
+    event.ticks = i % 5 == 1 ? i : i % 7 == 1 ? UINT64_MAX - i : 0;
+    EXPECT_EQUAL(gm_record_event(&event), GM_OK);
+    if (i % 10'000 == 0) ::usleep(3000);
+  }
+  times_ns[kEvents] = gm_clock_ns();
+  gm_recorder_stop("exit");
+  const JournalContents contents = read_journal(path);
+  uint64_t off = 0;
+  for (uint64_t i = 0; i < kEvents; ++i) {
+    const uint64_t time_ns = contents.records.at(i).time_ns;
+    off += time_ns + kTolerance < times_ns[i] || time_ns > times_ns[i + 1] + kTolerance ? 1 : 0;
+  }
+  EXPECT_EQUAL(off, 0);
+}
+
 void test_waiting_for_segment_events(const std::string& folder) {
   start_recording(folder + "/segments.gpumem.journal");
   gm_recorder_counts counts;
@@ -223,6 +250,7 @@ int main(int count, char** arguments) {
   run_case("events can be switched off", [&] { test_events_can_be_switched_off(folder); });
   run_case("threads record while the recording stops", [&] { test_threads_record_while_the_recording_stops(folder); });
   run_case("time never decreases within a device", [&] { test_time_never_decreases_within_a_device(folder); });
+  run_case("times are the system clock's", [&] { test_times_are_the_system_clocks(folder); });
   run_case("waiting for segment events", [&] { test_waiting_for_segment_events(folder); });
   return exit_code();
 }

@@ -92,6 +92,7 @@ typedef struct gm_event {
   uint8_t device;           /* the program's device ordinal */
   uint8_t kind;             /* gm_kind */
   uint32_t reserved;        /* 0 */
+  uint64_t ticks;           /* x86 time stamp counter when it happened; 0: it is read when the event is recorded */
 } gm_event;
 
 /* One NVML reading of one device; UINT64_MAX means not available (a fact entry says why). */

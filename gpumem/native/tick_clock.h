@@ -1,0 +1,43 @@
+// CLOCK_MONOTONIC from the processor's counter: a fraction of a system clock's cost, within a microsecond of it.
+//
+// Owns: the conversion from ticks, checked against the system clock every millisecond or so. Must not know: events.
+//
+// Each thread has its own. Two threads' clocks, and one before and after a check, may differ by that microsecond.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+namespace gpumem {
+
+// Invariant: with ticks in [base_ticks_, base_ticks_ + span_ticks_) the time is
+//   base_ns_ + (ticks - base_ticks_) * ns_per_tick_ / 2^32
+class TickClock {
+ public:
+  // The time at `ticks`, just read from the counter by the caller; 0: now.
+  uint64_t time_ns(uint64_t ticks) {
+    const uint64_t elapsed = (ticks != 0 ? ticks : read_ticks()) - base_ticks_;
+    return elapsed < span_ticks_ ? base_ns_ + (elapsed * ns_per_tick_ >> 32) : check();
+  }
+
+ private:
+  static uint64_t read_ticks() {
+#if defined(__x86_64__)
+    return __rdtsc();
+#else
+    return 0;
+#endif
+  }
+  // The system's time; from it and the last base the rate for the next span.
+  uint64_t check();
+
+  uint64_t base_ticks_ = 0;   // counter at base_ns_
+  uint64_t base_ns_ = 0;      // CLOCK_MONOTONIC; 0 before the first check
+  uint64_t ns_per_tick_ = 0;  // in 2^-32 nanoseconds
+  uint64_t span_ticks_ = 0;   // 0: every time is the system's
+};
+
+}  // namespace gpumem

@@ -34,52 +34,35 @@ Journal::~Journal() {
 
 gm_status Journal::append(const gm_record& record, uint64_t* position) {
   RecordPlace place;
-  const gm_status status = take_slot(&place);
+  const gm_status status = take(&place);
   if (status != GM_OK) return status;
-  fill_slot(place, record);
+  std::memcpy(record_at(place), &record, offsetof(gm_record, commit));
+  commit(place);
   if (position) *position = directory_[place.window].first_record + place.slot;
   settle(place);
   return GM_OK;
 }
 
-gm_status Journal::append_unsettled(const gm_record& record, RecordPlace* place) {
-  const gm_status status = take_slot(place);
-  if (status == GM_OK) fill_slot(*place, record);
-  return status;
+// `place` is in a window that has no slot left.
+gm_status Journal::take_in_next_window(RecordPlace* place) {
+  do {
+    const gm_status turned = turn_window(place->window);
+    if (turned != GM_OK) return turned;
+    place->window = current_.load(std::memory_order_acquire);
+    if (place->window == kNoWindow) return stopped_status();
+    const uint64_t slot = directory_[place->window].taken.fetch_add(1, std::memory_order_relaxed);
+    place->slot = static_cast<uint32_t>(slot < kRecordsPerWindow ? slot : kRecordsPerWindow);
+  } while (place->slot == kRecordsPerWindow);
+  return GM_OK;
 }
 
-void Journal::settle(RecordPlace place) {
-  WindowEntry& window = directory_[place.window];
-  if (window.committed.fetch_add(1, std::memory_order_acq_rel) + 1 != kRecordsPerWindow) return;
-  window.state.store(static_cast<uint32_t>(WindowState::Full), std::memory_order_release);
+void Journal::fill_window(uint32_t window) {
+  directory_[window].state.store(static_cast<uint32_t>(WindowState::Full), std::memory_order_release);
   if (has_helper_) {
     wake_helper();
   } else {
     unmap_full_windows();
   }
-}
-
-gm_status Journal::take_slot(RecordPlace* place) {
-  for (;;) {
-    const uint32_t window = current_.load(std::memory_order_acquire);
-    if (window == kNoWindow) return stopped_status();
-    const uint64_t slot = directory_[window].taken.fetch_add(1, std::memory_order_relaxed);
-    if (slot < kRecordsPerWindow) {
-      *place = {window, static_cast<uint32_t>(slot)};
-      return GM_OK;
-    }
-    const gm_status status = turn_window(window);
-    if (status != GM_OK) return status;
-  }
-}
-
-void Journal::fill_slot(RecordPlace place, const gm_record& record) {
-  gm_record* slot = windows_[place.window].records + place.slot;
-  std::memcpy(slot, &record, offsetof(gm_record, commit));
-  const uint64_t position = directory_[place.window].first_record + place.slot;
-  const uint32_t commit = static_cast<uint32_t>(position & 0x7fffffff) + 1;
-  __atomic_store_n(&slot->commit, commit, __ATOMIC_RELEASE);
-  if (place.slot == kWakeSlot && has_helper_) wake_helper();
 }
 
 // Makes the prepared window current; reserves one itself where the helper is late.

@@ -40,11 +40,31 @@ class Journal {
 
   // Takes a slot, fills it, commits and counts it; `position` (may be null) gets the event number.
   gm_status append(const gm_record& record, uint64_t* position);
-  // As append, but does not count the record: its window cannot become FULL, so that the record may still be
-  // changed in place, until settle().
-  gm_status append_unsettled(const gm_record& record, RecordPlace* place);
-  gm_record* unsettled_record(RecordPlace place) { return windows_[place.window].records + place.slot; }
-  void settle(RecordPlace place);
+
+  // The same in steps, for a record written where it stays. Between take and commit the caller does nothing but fill
+  // the record, all but its commit word. Until settle() it is not counted: its window cannot become FULL, so that a
+  // committed record may still be changed in place.
+  gm_status take(RecordPlace* place) {
+    const uint32_t window = current_.load(std::memory_order_acquire);
+    if (window == kNoWindow) return stopped_status();
+    const uint64_t slot = directory_[window].taken.fetch_add(1, std::memory_order_relaxed);
+    *place = {window, static_cast<uint32_t>(slot)};
+    return slot < kRecordsPerWindow ? static_cast<gm_status>(GM_OK) : take_in_next_window(place);
+  }
+  gm_record* record_at(RecordPlace place) { return windows_[place.window].records + place.slot; }
+  void commit(RecordPlace place) {
+    gm_record* record = record_at(place);
+    const uint64_t position = directory_[place.window].first_record + place.slot;
+    const uint32_t commit = static_cast<uint32_t>(position & 0x7fffffff) + 1;
+    __atomic_store_n(&record->commit, commit, __ATOMIC_RELEASE);
+    // Memory never written comes slowly, and the next locked instruction would wait for it.
+    __builtin_prefetch(record + kRecordsAhead, 1);
+    if (place.slot == kWakeSlot && has_helper_) wake_helper();
+  }
+  void settle(RecordPlace place) {
+    const uint64_t settled = directory_[place.window].committed.fetch_add(1, std::memory_order_acq_rel) + 1;
+    if (settled == kRecordsPerWindow) fill_window(place.window);
+  }
 
   // Appends one entry; it is readable once the call has returned.
   gm_status append_entry(EntryKind kind, uint32_t id, const void* bytes, uint32_t length);
@@ -68,6 +88,8 @@ class Journal {
   static constexpr uint32_t kNoWindow = UINT32_MAX;
   // The helper thread starts on the next window when this slot of the current one is taken.
   static constexpr uint32_t kWakeSlot = kRecordsPerWindow / 4 * 3;
+  // So many records before its turn a slot's memory is called for.
+  static constexpr uint32_t kRecordsAhead = 4;
 
   struct Window {
     gm_record* records;  // mapping of a record window, until it is FULL; null otherwise
@@ -81,8 +103,8 @@ class Journal {
   gm_status reserve_window(WindowKind kind, uint64_t bytes, uint32_t* window, void** mapping);
   gm_status reserve_record_window(uint32_t* window);
 
-  gm_status take_slot(RecordPlace* place);
-  void fill_slot(RecordPlace place, const gm_record& record);
+  gm_status take_in_next_window(RecordPlace* place);
+  void fill_window(uint32_t window);
   gm_status turn_window(uint32_t full_window);
   gm_status stop_by_itself(gm_status status);
 
@@ -100,18 +122,20 @@ class Journal {
   void detach_windows();
   void detach_head();
 
+  // What every record needs, side by side.
+  WindowEntry* directory_ = nullptr;          // behind the header
+  Window* windows_ = nullptr;                 // one per directory entry
+  std::atomic<uint32_t> current_{kNoWindow};  // the record window that takes slots
+  bool has_helper_ = false;                   // set once, in create
+
   std::string path_;                   // as given to create
   int fd_ = -1;                        // the file
   FileIdentity identity_ = {0, 0};     // what fd_ has to be
   uint64_t page_bytes_ = 0;            // of this machine
   uint64_t head_bytes_ = 0;            // header and directory
   Header* header_ = nullptr;           // mapping of head_bytes_
-  WindowEntry* directory_ = nullptr;   // behind the header
-  Window* windows_ = nullptr;          // one per directory entry
-  bool has_helper_ = false;            // set once, in create
   std::atomic<bool> is_closed_{true};  // before create and after close
 
-  std::atomic<uint32_t> current_{kNoWindow};       // the record window that takes slots
   std::atomic<gm_status> status_{GM_OK};           // why the journal stopped by itself
   std::atomic<int32_t> errno_value_{0};            // errno behind status_
   std::atomic<uint64_t> end_offset_{0};            // end of the last reserved window

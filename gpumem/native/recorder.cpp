@@ -15,31 +15,8 @@ namespace {
 
 constexpr uint8_t kNoDevice = 255;
 
-std::atomic<bool> g_is_enabled{true};
-
 bool is_segment_event(uint8_t kind) {
   return kind >= GM_SEGMENT_ALLOC && kind <= GM_SEGMENT_UNMAP;
-}
-
-gm_record make_record(Session* session, const gm_event& event) {
-  ThreadState& thread = thread_state(session);
-  gm_record record = {};
-  record.time_ns = session->next_time_ns(event.device, thread.clock.time_ns(event.ticks));
-  record.address = event.address;
-  record.requested_bytes = event.requested_bytes;
-  record.block_bytes = event.block_bytes;
-  record.split_bytes = event.split_bytes;
-  if (session->has_stacks) {
-    record.stack = gpumem::intern_current_stack(session->intern, session->walker_caches, thread.chains);
-  }
-  record.scope = thread.scope;
-  record.thread = thread.thread;
-  record.stream = thread.stream_ordinal(session, event.device, event.stream);
-  record.pool = thread.pool_ordinal(session, event.pool_first, event.pool_second);
-  record.device = event.device;
-  record.kind = event.kind;
-  record.flags = event.flags;
-  return record;
 }
 
 // Turns the device's open free_requested into a free where `event` is its completion. Either way it is settled: the
@@ -47,7 +24,7 @@ gm_record make_record(Session* session, const gm_event& event) {
 bool settle_open_free(Session* session, const gm_event& event) {
   RecordPlace place;
   if (!session->take_open_free(event.device, &place)) return false;
-  gm_record* record = session->journal.unsettled_record(place);
+  gm_record* record = session->journal.record_at(place);
   const bool is_completed = event.kind == GM_FREE_COMPLETED && record->address == event.address;
   if (is_completed) {
     const auto flags = static_cast<uint16_t>(record->flags | event.flags);
@@ -59,12 +36,36 @@ bool settle_open_free(Session* session, const gm_event& event) {
 }
 
 gm_status append_event(Session* session, const gm_event& event) {
-  const gm_record record = make_record(session, event);
-  if (event.kind != GM_FREE_REQUESTED) return session->journal.append(record, nullptr);
+  ThreadState& thread = thread_state(session);
+  const uint32_t stack =
+      session->has_stacks ? gpumem::intern_current_stack(session->intern, session->walker_caches, thread.chains) : 0;
+  const uint16_t stream = thread.stream_ordinal(session, event.device, event.stream);
+  const uint16_t pool = thread.pool_ordinal(session, event.pool_first, event.pool_second);
+  const uint64_t time_ns = session->next_time_ns(event.device, thread.clock.time_ns(event.ticks));
   RecordPlace place;
-  const gm_status status = session->journal.append_unsettled(record, &place);
-  if (status == GM_OK) session->leave_open_free(event.device, place);
-  return status;
+  const gm_status status = session->journal.take(&place);
+  if (status != GM_OK) return status;
+  gm_record* record = session->journal.record_at(place);
+  record->time_ns = time_ns;
+  record->address = event.address;
+  record->requested_bytes = event.requested_bytes;
+  record->block_bytes = event.block_bytes;
+  record->split_bytes = event.split_bytes;
+  record->stack = stack;
+  record->scope = thread.scope;
+  record->thread = thread.thread;
+  record->stream = stream;
+  record->pool = pool;
+  record->device = event.device;
+  record->kind = event.kind;
+  record->flags = event.flags;
+  session->journal.commit(place);
+  if (event.kind == GM_FREE_REQUESTED) {
+    session->leave_open_free(event.device, place);
+  } else {
+    session->journal.settle(place);
+  }
+  return GM_OK;
 }
 
 }  // namespace
@@ -84,7 +85,7 @@ bool is_active() {
 }
 
 void set_enabled(bool enabled) {
-  g_is_enabled.store(enabled, std::memory_order_relaxed);
+  g_recording.is_enabled.store(enabled, std::memory_order_relaxed);
 }
 
 gm_status get_counts(gm_recorder_counts* counts) {
@@ -108,7 +109,7 @@ gm_status get_path(char* path, size_t capacity) {
 }
 
 gm_status record_event(const gm_event& event) {
-  if (!g_is_enabled.load(std::memory_order_relaxed)) return GM_NOT_RECORDING;
+  if (!g_recording.is_enabled.load(std::memory_order_relaxed)) return GM_NOT_RECORDING;
   Session* session = current_session();
   if (!session) return GM_NOT_RECORDING;
   if (!session->journal.is_open()) return session->refuse(session->journal.stopped_status());

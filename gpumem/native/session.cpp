@@ -11,9 +11,10 @@
 
 namespace gpumem {
 
+Recording g_recording;
+
 namespace {
 
-constexpr uint64_t kIsOpen = 1ull << 63;
 // Larger facts (the heap's state at an attachment) belong to this process alone, not to its forked children.
 constexpr size_t kKeptFactBytesMax = 64 << 10;
 
@@ -25,7 +26,6 @@ struct ChildInheritance {
   std::vector<std::pair<std::string, std::string>> facts;  // key, JSON; the latest of each key
 };
 
-std::atomic<Session*> g_session{nullptr};
 std::atomic<Session*> g_latest{nullptr};
 Session* g_all_sessions = nullptr;  // the newest, of this process and its forefathers; guarded by g_control_mutex
 std::atomic<bool> g_is_child_due{false};
@@ -62,7 +62,7 @@ gm_status open_session(std::string path, int32_t* errno_value) {
   const std::lock_guard<std::mutex> lock(g_facts_mutex);
   for (const auto& [key, json] : inherited.facts) write_fact(session, key, json.data(), json.size());
   g_latest.store(session, std::memory_order_release);
-  g_session.store(session, std::memory_order_release);
+  g_recording.session.store(session, std::memory_order_release);
   return GM_OK;
 }
 
@@ -75,10 +75,10 @@ std::string child_path() {
 
 Session* open_child_session() {
   const std::lock_guard<std::mutex> lock(g_control_mutex);
-  if (!g_is_child_due.exchange(false)) return g_session.load(std::memory_order_relaxed);
+  if (!g_is_child_due.exchange(false)) return g_recording.session.load(std::memory_order_relaxed);
   int32_t errno_value;
   open_session(child_path(), &errno_value);
-  return g_session.load(std::memory_order_relaxed);
+  return g_recording.session.load(std::memory_order_relaxed);
 }
 
 void before_fork() {
@@ -93,7 +93,7 @@ void after_fork_in_parent() {
 
 // The child gives its copy of the session up as it is: locks in it may be held by threads that exist no more.
 void after_fork_in_child() {
-  Session* session = g_session.exchange(nullptr);
+  Session* session = g_recording.session.exchange(nullptr);
   g_latest.store(nullptr, std::memory_order_relaxed);
   if (session) {
     session->journal.abandon();
@@ -126,34 +126,11 @@ gm_status Session::refuse(gm_status status) {
   return status;
 }
 
-bool Session::take_open_free(uint32_t device, RecordPlace* place) {
-  std::atomic<uint64_t>& open = devices[device].open_free;
-  if (open.load(std::memory_order_relaxed) == 0) return false;
-  const uint64_t taken = open.exchange(0, std::memory_order_acq_rel);
-  *place = {static_cast<uint32_t>((taken & ~kIsOpen) >> 32), static_cast<uint32_t>(taken)};
-  return taken != 0;
-}
-
-void Session::leave_open_free(uint32_t device, RecordPlace place) {
-  const uint64_t left = kIsOpen | static_cast<uint64_t>(place.window) << 32 | place.slot;
-  const uint64_t found = devices[device].open_free.exchange(left, std::memory_order_acq_rel);
-  // Two allocators on one device have two locks: the one that came first is not to be forgotten.
-  if (found) journal.settle({static_cast<uint32_t>((found & ~kIsOpen) >> 32), static_cast<uint32_t>(found)});
-}
-
-uint64_t Session::next_time_ns(uint32_t device, uint64_t now_ns) {
-  std::atomic<uint64_t>& latest = devices[device].time_ns_latest;
-  const uint64_t latest_ns = latest.load(std::memory_order_relaxed);
-  const uint64_t time_ns = now_ns > latest_ns ? now_ns : latest_ns;
-  latest.store(time_ns, std::memory_order_relaxed);
-  return time_ns;
-}
-
 gm_status start_session(const gm_recorder_options& options, int32_t* errno_value) {
   static std::once_flag is_hooked;
   std::call_once(is_hooked, [] { ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); });
   const std::lock_guard<std::mutex> lock(g_control_mutex);
-  if (g_session.load(std::memory_order_relaxed)) return GM_BAD_ARGUMENT;
+  if (g_recording.session.load(std::memory_order_relaxed)) return GM_BAD_ARGUMENT;
   ChildInheritance& inherited = inheritance();
   inherited.path_pattern = options.fork_path_pattern ? options.fork_path_pattern : "";
   std::memcpy(inherited.run_id, options.run_id, sizeof inherited.run_id);
@@ -169,20 +146,14 @@ gm_status start_session(const gm_recorder_options& options, int32_t* errno_value
 gm_status stop_session(const char* ended_by) {
   const std::lock_guard<std::mutex> lock(g_control_mutex);
   g_is_child_due.store(false, std::memory_order_relaxed);
-  Session* session = g_session.exchange(nullptr);
+  Session* session = g_recording.session.exchange(nullptr);
   if (!session) return GM_NOT_RECORDING;
   session->end(ended_by);
   return GM_OK;
 }
 
-Session* current_session() {
-  Session* session = g_session.load(std::memory_order_acquire);
-  if (session || !g_is_child_due.load(std::memory_order_relaxed)) return session;
-  return open_child_session();
-}
-
-Session* open_session_or_null() {
-  return g_session.load(std::memory_order_acquire);
+Session* find_child_session() {
+  return g_is_child_due.load(std::memory_order_relaxed) ? open_child_session() : nullptr;
 }
 
 Session* latest_session() {
@@ -191,7 +162,7 @@ Session* latest_session() {
 
 gm_status keep_fact(const char* key, const char* json, size_t json_bytes) {
   const std::lock_guard<std::mutex> lock(g_facts_mutex);
-  Session* session = g_session.load(std::memory_order_acquire);
+  Session* session = g_recording.session.load(std::memory_order_acquire);
   if (!session && !g_is_child_due.load(std::memory_order_relaxed)) return GM_NOT_RECORDING;
   if (json_bytes <= kKeptFactBytesMax) {
     auto& facts = inheritance().facts;

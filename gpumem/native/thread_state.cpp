@@ -10,10 +10,9 @@
 
 namespace gpumem {
 
-namespace {
+__thread ThreadState* t_state = nullptr;
 
-// A plain pointer, because a thread-local object with a destructor costs a guard on every event.
-thread_local ThreadState* t_state = nullptr;
+namespace {
 
 struct StateOwner {
   ~StateOwner() {
@@ -50,7 +49,7 @@ void write_thread(Session* session, const ThreadState& state) {
   session->journal.append_entry(EntryKind::Thread, state.thread, payload.data(), static_cast<uint32_t>(payload.size()));
 }
 
-void join_session(Session* session, ThreadState* state) {
+void give_ids(Session* session, ThreadState* state) {
   state->session = session->serial;
   state->thread = session->intern.next_thread_ordinal();
   state->stream = 0;
@@ -75,26 +74,23 @@ bool grow_frames(ThreadState* state) {
 
 }  // namespace
 
-uint16_t ThreadState::stream_ordinal(Session* session_now, uint32_t device, uint64_t handle) {
-  if (stream && stream_handle == handle && stream_device == device) return stream;
+uint16_t ThreadState::look_up_stream(Session* session_now, uint32_t device, uint64_t handle) {
   stream = session_now->intern.stream_ordinal(device, handle);
   stream_handle = handle;
   stream_device = device;
   return stream;
 }
 
-uint16_t ThreadState::pool_ordinal(Session* session_now, uint64_t first, uint64_t second) {
-  if ((first | second) == 0) return 0;
-  if (pool && pool_first == first && pool_second == second) return pool;
+uint16_t ThreadState::look_up_pool(Session* session_now, uint64_t first, uint64_t second) {
   pool = session_now->intern.pool_ordinal(first, second);
   pool_first = first;
   pool_second = second;
   return pool;
 }
 
-ThreadState& thread_state(Session* session) {
+ThreadState& join_session(Session* session) {
   ThreadState* state = own_state();
-  if (state->session != session->serial) join_session(session, state);
+  give_ids(session, state);
   return *state;
 }
 
@@ -129,7 +125,7 @@ gm_status name_thread(const char* name) {
   if (state->session == session->serial) {
     write_thread(session, *state);
   } else {
-    join_session(session, state);
+    give_ids(session, state);
   }
   return GM_OK;
 }

@@ -18,17 +18,17 @@ struct ScopeFrame {
 };
 
 // Ids are those of the session whose serial is `session`; another session makes them anew.
-struct ThreadState {
+struct alignas(64) ThreadState {
   uint64_t session = 0;          // serial of the session that the ids belong to; 0 none
   TickClock clock;               // of this thread's events
   uint64_t stream_handle = 0;    // stream looked up last
-  uint64_t pool_first = 0;       // pool looked up last
-  uint64_t pool_second = 0;      // its second half
   uint32_t stream_device = 0;    // device of the stream looked up last
   uint32_t scope = 0;            // scope in force
   uint16_t stream = 0;           // ordinal of the stream looked up last; 0 none yet
   uint16_t pool = 0;             // ordinal of the pool looked up last; 0 none yet
   uint16_t thread = 0;           // ordinal of this thread
+  uint64_t pool_first = 0;       // pool looked up last
+  uint64_t pool_second = 0;      // its second half
   ScopeFrame* frames = nullptr;  // pushed scopes, outermost first
   uint32_t depth = 0;            // of them
   uint32_t capacity = 0;         // room in frames
@@ -36,12 +36,32 @@ struct ThreadState {
 
   ChainMemo chains;  // stacks met of late
 
-  uint16_t stream_ordinal(Session* session_now, uint32_t device, uint64_t handle);
-  uint16_t pool_ordinal(Session* session_now, uint64_t first, uint64_t second);
+  uint16_t stream_ordinal(Session* session_now, uint32_t device, uint64_t handle) {
+    if (stream && stream_handle == handle && stream_device == device) return stream;
+    return look_up_stream(session_now, device, handle);
+  }
+  uint16_t pool_ordinal(Session* session_now, uint64_t first, uint64_t second) {
+    if ((first | second) == 0) return 0;
+    if (pool && pool_first == first && pool_second == second) return pool;
+    return look_up_pool(session_now, first, second);
+  }
+
+ private:
+  uint16_t look_up_stream(Session* session_now, uint32_t device, uint64_t handle);
+  uint16_t look_up_pool(Session* session_now, uint64_t first, uint64_t second);
 };
 
+// Null before a thread's first call. A plain pointer, because a thread-local object with a destructor costs a guard on
+// every event; and one word, which the loader has room for beside the program's own, so that reading it takes no call.
+[[gnu::tls_model("initial-exec")]] extern __thread ThreadState* t_state;
+
+// Makes the calling thread's state, or one it has known to `session`.
+ThreadState& join_session(Session* session);
 // The calling thread's state, known to `session`.
-ThreadState& thread_state(Session* session);
+inline ThreadState& thread_state(Session* session) {
+  ThreadState* state = t_state;
+  return state && state->session == session->serial ? *state : join_session(session);
+}
 
 gm_status push_scope(const char* name, uint32_t* scope);
 gm_status pop_scope();

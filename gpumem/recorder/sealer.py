@@ -18,6 +18,8 @@ from pathlib import Path
 from gpumem.recorder.interpreter import helper_command, helper_environment
 
 _READ_BYTES = 65536
+_DETACHED = ["/bin/sh", "-c", 'exec 3<&0; "$@" <&3 3<&- &', "sh"]
+"""Starts a command and leaves it alone: it may outlive us, and the program never has a child it did not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,6 @@ class Sealer:
             for line in lines:
                 self._take(json.loads(line))
             return True
-        self._process.wait()
         if self._idle or self._restarted:
             return False
         self._restart()
@@ -129,18 +130,14 @@ class Sealer:
         self._complaints.close()
 
     def _let_go(self) -> None:
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            self._process.stdin.close()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        if self._process.poll() is None:
-            # It goes on for processes that still record; the interpreter is not to warn about it.
-            self._process.returncode = 0
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
         # A session of its own: signals to the program's process group and terminal are not meant for it.
-        return subprocess.Popen(
-            self._command,
+        process = subprocess.Popen(
+            [*_DETACHED, *self._command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
@@ -148,6 +145,8 @@ class Sealer:
             start_new_session=True,
             bufsize=0,
         )
+        process.wait()
+        return process
 
     def _restart(self) -> None:
         self._let_go()

@@ -47,6 +47,12 @@ def test_two_recordings_after_one_another_are_two_traces(tmp_path: Path) -> None
     assert [trace.event_count for trace in traces_in(tmp_path).values()] == [5, 5]
 
 
+def test_program_never_has_a_child_that_it_did_not_start(tmp_path: Path) -> None:
+    look = "try: print(os.waitpid(-1, os.WNOHANG))\nexcept ChildProcessError: print('none')\n"
+    write_program(tmp_path, f"import gpumem, os\nr = gpumem.record('a.gpumem').start()\n{look}r.stop()\n{look}")
+    assert run_python(tmp_path, "train.py").stdout == b"none\nnone\n"
+
+
 def test_start_and_stop_record_too_and_the_programs_end_stops(tmp_path: Path) -> None:
     write_program(
         tmp_path,

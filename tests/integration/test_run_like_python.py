@@ -223,7 +223,7 @@ def test_terminal_belongs_to_the_program(tmp_path: Path) -> None:
         command = gpumem_command("run", "train.py")
         os.execve(command[0], command, environment())
     shown = b""
-    for typed, awaited in ((b"abc\n", b"]"), (b"\x03", b"cba"), (b"", b"demo")):
+    for typed, awaited in ((b"abc\n", b"] True\r\n"), (b"\x03", b"cba"), (b"", b"demo")):
         while awaited not in shown:
             shown += os.read(terminal, 4096)
         os.write(terminal, typed)

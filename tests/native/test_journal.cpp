@@ -1,4 +1,6 @@
 // The journal on its own: records from many threads, window after window, entries small and oversize.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <set>
 #include <string>

@@ -1,7 +1,9 @@
 // What the journal does when the world refuses: a full disk, a limit on file length, a folder it cannot use.
+#include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from gpumem.errors import TraceTruncated
 from gpumem.trace.journal import Journal
 from gpumem.trace.journal_layout import ENTRY_HEADER, READING, EntryKind, WindowKind
+from gpumem.trace.links import check_links
 from gpumem.trace.model import PoolRow, ScopeTable, StreamRow, ThreadRow
-from gpumem.trace.tables import check_links
 from gpumem.vocabulary import NO_DEVICE
 
 _HEADER = struct.Struct("<IHHII")

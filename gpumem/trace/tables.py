@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from gpumem.errors import TraceTruncated
 from gpumem.trace.event_parts import PARQUET_ERRORS, first_line
+from gpumem.trace.links import check_links
 from gpumem.trace.model import (
     FrameTable,
     InitialBlock,
@@ -165,18 +166,6 @@ def decode_initial_blocks(content: bytes, where: str) -> list[InitialBlock]:
         return InitialBlock(**{**values, "state": BlockState(values["state"])})
 
     return _rows("initial_blocks", content, where, block)
-
-
-def check_links(parents: npt.NDArray[np.uint32], where: str) -> None:
-    """Raises TraceTruncated unless `parents` leads from every row to row 0: jumps double until all are there."""
-    if not len(parents) or int(parents.max()) >= len(parents) or parents[0]:
-        raise TraceTruncated(f"{where} is damaged: its links name rows that do not exist.")
-    jumps = parents
-    for _ in range(len(parents).bit_length() + 1):
-        if not jumps.any():
-            return
-        jumps = jumps[jumps]
-    raise TraceTruncated(f"{where} is damaged: its links go in a circle.")
 
 
 def _reading_fields(row: Reading) -> tuple[object, ...]:

@@ -22,12 +22,15 @@ _BYTES_WIDTH = 11
 _SHARE_WIDTH = 8
 _COUNT_WIDTH = 9
 _LABEL_WIDTH = 24
+_ROUNDED = "in blocks, rounded up"
+_AT_END = "its word at the end"
 _WITHOUT_KEY = {
     GroupBy.STREAM: "(stream not known)",
     GroupBy.THREAD: "(thread not known)",
     GroupBy.POOL: "(default pools)",
     GroupBy.SCOPE: "(outside any scope)",
 }
+_DEFAULT_STREAM = "0x0"
 STACK_FRAMES_SHOWN = 6
 
 
@@ -173,13 +176,14 @@ def _figure_table(device: DeviceSummary, page: Page) -> Iterator[Text]:
         + (fit_right("of card", _SHARE_WIDTH + 2) if capacity else ""),
         style=theme.QUIET,
     )
+    is_told_by_torch_alone = device.allocated_bytes is None
     rows: list[tuple[str, EndAndPeak | None, str]] = [
-        ("requested", device.requested_bytes, ""),
-        ("allocated", device.allocated_bytes, ""),
+        ("requested", device.requested_bytes, "what was asked for"),
+        ("allocated", device.allocated_bytes, _ROUNDED),
         ("active", device.active_bytes if device.active_bytes != device.allocated_bytes else None, ""),
-        ("reserved", device.reserved_bytes, ""),
-        ("PyTorch said: allocated", device.torch_allocated_bytes, "its word at the end"),
-        ("PyTorch said: reserved", device.torch_reserved_bytes, "its word at the end"),
+        ("reserved", device.reserved_bytes, "held from the driver"),
+        ("PyTorch said: allocated", device.torch_allocated_bytes, _ROUNDED if is_told_by_torch_alone else _AT_END),
+        ("PyTorch said: reserved", device.torch_reserved_bytes, _AT_END),
     ]
     for name, figures, remark in rows:
         if figures is not None:
@@ -251,7 +255,8 @@ def _oom_facts(device: DeviceSummary, page: Page) -> Iterator[Text]:
         yield _fact("out of memory", "never", page)
     shown = device.ooms[:3]
     for oom in shown:
-        limit = f", limit {format_bytes(oom.limit_bytes)}" if oom.limit_bytes else ""
+        limit_bytes = oom.limit_bytes or device.facts.memory_limit_bytes
+        limit = f", PyTorch's limit being {format_bytes(limit_bytes)}" if limit_bytes else ""
         text = (
             f"at {format_duration(oom.time_ns)}, event {format_count(oom.event)}: asked "
             f"{format_bytes(oom.requested_bytes)} with {format_bytes(oom.free_bytes)} free on the card{limit}"
@@ -317,6 +322,8 @@ def _key_text(holding: Holding, by: GroupBy, page: Page) -> str:
         function = theme.shorten(printable(site.function), width // 2, page.glyphs.ellipsis)
         file = theme.shorten_path(printable(site.file), width - len(function) - 5, page.glyphs.ellipsis)
         return f"{function} in {file}"
+    if by is GroupBy.STREAM and holding.key == _DEFAULT_STREAM:
+        return f"{_DEFAULT_STREAM} (the default stream)"
     return theme.shorten_path(printable(holding.key or ""), width, page.glyphs.ellipsis)
 
 
@@ -334,7 +341,7 @@ def _stack_rows(holding: Holding, page: Page) -> Iterator[Text]:
 def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]:
     yield Text(
         fit_right("rank", 6) + fit_right("device", 8) + fit_right("requested", 12) + fit_right("reserved", 12)
-        + fit_right("of card", 9) + "  trace, at most",
+        + fit_right("of card", 9) + "  trace (figures are peaks)",
         style=theme.QUIET,
     )  # fmt: skip
     for summary in summaries:

@@ -23,7 +23,7 @@ SAMPLE = "nine_steps.gpumem"
 SEGMENTS_SHOWN = 6
 
 
-@click.command(short_help="What gpumem shows, on a recording that comes with it.")
+@click.command()
 @options.json_option
 def demo(as_json: bool) -> None:
     """Show the summary, the curves and the heap of a real recording.

@@ -14,7 +14,7 @@ from gpumem_cli import options
 EXIT_BROKEN = 1
 
 
-@click.command(short_help="What works on this machine, and why not the rest.")
+@click.command()
 @options.json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:

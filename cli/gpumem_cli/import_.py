@@ -1,4 +1,4 @@
-"""`gpumem import`: a .gpumem of a journal or of another format.
+"""`gpumem import`: a .gpumem of a journal.
 
 Owns: its flags and the line it says. Must not know: how formats are read.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 
-@click.command("import", short_help="Make a .gpumem of a journal or another format.")
+@click.command("import")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="The .gpumem to write.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite it if it exists.")

@@ -27,7 +27,7 @@ device_option = click.option(
     "--device", type=click.IntRange(min=0), metavar="N", help="Only this device, by the program's own number."
 )
 from_option = click.option("--from", "from_moment", metavar="MOMENT", help=f"Only what came after: {MOMENTS}.")
-to_option = click.option("--to", "to_moment", metavar="MOMENT", help="Only what came before, the same words.")
+to_option = click.option("--to", "to_moment", metavar="MOMENT", help="Only what came until then, in the same words.")
 trace_argument = click.argument("trace", metavar="TRACE")
 traces_argument = click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
 

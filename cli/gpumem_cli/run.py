@@ -64,11 +64,7 @@ def _find_letter_with_value(word: str) -> tuple[str, bool]:
     return "", False
 
 
-@click.command(
-    cls=ProgramCommand,
-    context_settings={"allow_interspersed_args": False},
-    short_help="Record a program with no change to it.",
-)
+@click.command(cls=ProgramCommand, context_settings={"allow_interspersed_args": False})
 @click.option("-o", "--output", metavar="FILE|DIR/", help="The trace to write [default: SCRIPT.<pid>.gpumem].")
 @click.option("-f", "--force", is_flag=True, help="Overwrite an existing trace.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing when the program has ended.")

@@ -12,7 +12,7 @@ from gpumem_cli import options
 TOP = 12
 
 
-@click.command(short_help="The heap at a moment: segments and their blocks.")
+@click.command()
 @options.trace_argument
 @click.option("--at", "moment", metavar="MOMENT", default="end", show_default=True, help=f"When: {options.MOMENTS}.")
 @options.json_option

@@ -13,7 +13,7 @@ GROUPS = ("site", "stack", "stream", "thread", "pool", "scope", "function", "fil
 TOP = 6
 
 
-@click.command(short_help="Peaks, who holds them, the cache, NVML beside it.")
+@click.command()
 @options.traces_argument
 @options.json_option
 @options.top_option(TOP, "holders of the peak")

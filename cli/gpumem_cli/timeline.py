@@ -10,7 +10,7 @@ import click
 from gpumem_cli import options
 
 
-@click.command(short_help="The curves of a trace, drawn in the terminal.")
+@click.command()
 @options.trace_argument
 @options.json_option
 @options.device_option

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 
-from gpumem.errors import TraceForeign, TraceNotFound, TraceTruncated
+from gpumem.errors import TraceForeign, TraceNotFound, TraceTruncated, UsageError
 from gpumem.importers.journal import read_journal
 from gpumem.trace.file import read_trace
 from gpumem.trace.journal import target_of
@@ -37,22 +37,26 @@ class TraceFormat(Enum):
 def open_trace(path: Path | str) -> Trace:
     """The trace in a file, or in a folder that holds just one.
 
-    Raises TraceNotFound, TraceForeign, TraceTruncated or TraceVersionUnsupported.
+    Raises UsageError for a folder that holds several, TraceNotFound, TraceForeign, TraceTruncated or
+    TraceVersionUnsupported.
     """
     path = Path(path)
-    if not path.is_dir():
-        return _open_file(path)
-    found = find_traces(path)
-    if len(found) > 1:
-        names = ", ".join(entry.name for entry in found)
-        raise TraceNotFound(f"{path} holds {len(found)} traces; name one of {names}.")
-    return _open_file(found[0])
+    return _open_file(find_only_trace(path) if path.is_dir() else path)
 
 
 def open_traces(path: Path | str) -> list[Trace]:
     """The trace in a file, or all traces in a folder, in the order of their names."""
     path = Path(path)
     return [_open_file(entry) for entry in find_traces(path)] if path.is_dir() else [_open_file(path)]
+
+
+def find_only_trace(folder: Path) -> Path:
+    """The one trace or journal in `folder`; raises UsageError, naming them, when there are several."""
+    found = find_traces(folder)
+    if len(found) > 1:
+        names = ", ".join(entry.name for entry in found)
+        raise UsageError(f"{folder} holds {len(found)} traces; name one of {names}.")
+    return found[0]
 
 
 def find_traces(folder: Path) -> list[Path]:
@@ -73,7 +77,7 @@ def find_format(path: Path) -> TraceFormat:
         with path.open("rb") as file:
             head = file.read(_SNIFFED_BYTES)
     except FileNotFoundError:
-        raise TraceNotFound(f"{path} does not exist.") from None
+        raise TraceNotFound(f"{path} does not exist; check the name.") from None
     except OSError as error:
         raise TraceNotFound(f"{path} cannot be read: {error.strerror}.") from error
     if head.startswith(JOURNAL_MAGIC):
@@ -100,7 +104,8 @@ def _refuse_part(path: Path) -> Trace:
     if journal.exists():
         raise TraceForeign(f"{path} is the growing part of a recording; open {journal} instead.")
     raise TraceTruncated(
-        f"{path} is cut off, or the growing part of a recording whose journal is gone: it has no directory.",
+        f"{path} is cut off, or the growing part of a recording whose journal is gone: it has no directory; copy "
+        "it again from where it was recorded.",
         offset=os.stat(path).st_size,
     )
 
@@ -116,7 +121,7 @@ def _refuse_json(path: Path) -> Trace:
 
 
 def _refuse_empty(path: Path) -> Trace:
-    raise TraceTruncated(f"{path} is empty.", offset=0)
+    raise TraceTruncated(f"{path} is empty; copy it again from where it was recorded.", offset=0)
 
 
 def _refuse_unknown(path: Path) -> Trace:

@@ -1,10 +1,12 @@
 """Foreign text made safe to print.
 
 Owns: which characters are shown as escapes, and how a program's end is put in passing. Must not know: terminals,
-styles. Imports nothing.
+styles.
 """
 
 from __future__ import annotations
+
+import signal
 
 
 def printable(text: str) -> str:
@@ -24,7 +26,19 @@ def ending(ended_by: str) -> str:
     word, _, number = ended_by.partition(" ")
     if ended_by in ("", "exit", "disk_full"):
         return ""
-    return f", exit code {printable(number)}" if word == "exit" else f", ended by {printable(ended_by)}"
+    if word == "exit":
+        return f", exit code {printable(number)}"
+    if word == "signal":
+        return f", ended by {signal_text(number)}"
+    return ", killed with its recorder" if ended_by == "killed" else f", ended by {printable(ended_by)}"
+
+
+def signal_text(number: str) -> str:
+    """`signal 9 (SIGKILL)`; the number alone where it has no name."""
+    try:
+        return f"signal {number} ({signal.Signals(int(number)).name})"
+    except ValueError:
+        return f"signal {printable(number)}"
 
 
 def _escape(char: str) -> str:

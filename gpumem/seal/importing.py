@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpumem.errors import TargetExists, UsageError
-from gpumem.importers.open import TraceFormat, find_format, find_traces, open_trace
+from gpumem.importers.open import TraceFormat, find_format, find_only_trace, open_trace
 from gpumem.seal.journal_sealer import JournalSealer
 from gpumem.trace.file import write_trace
 from gpumem.trace.journal import Journal, target_of
@@ -34,10 +34,7 @@ def import_trace(source: Path, output: Path | None, *, force: bool) -> ImportedT
     it was recorded for. Raises TargetExists unless `force`, UsageError where a name is missing, and InputErrors.
     """
     if source.is_dir():
-        found = find_traces(source)
-        if len(found) > 1:
-            raise UsageError(f"{source} holds {len(found)} traces; name one of {', '.join(p.name for p in found)}.")
-        source = found[0]
+        source = find_only_trace(source)
     journal = Journal(source) if find_format(source) is TraceFormat.JOURNAL else None
     target = _find_target(source, output, is_journal=journal is not None)
     if target.exists() and not force:

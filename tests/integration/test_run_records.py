@@ -147,7 +147,7 @@ def test_trace_is_complete_however_the_program_ends(tmp_path: Path, ending: str,
     assert ended.code == code
     assert trace.meta.ended_by == ended_by
     assert len(kinds(trace)) == 5
-    assert {"exit": f", exit code {code}\n"}.get(ended_by.split()[0], f", ended by {ended_by}\n") in ended.note
+    assert {"exit": f", exit code {code}\n"}.get(ended_by.split()[0], f", ended by {ended_by} (SIG") in ended.note
 
 
 def test_every_process_that_uses_the_gpu_has_a_trace(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from gpumem.analyses.holdings import GroupBy, Holding
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, TraceSummary
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
-from gpumem.render.text import printable
+from gpumem.render.text import printable, signal_text
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import Basis, EventIndex, TraceSource
 
@@ -102,7 +102,9 @@ def _ending(ended_by: str) -> Iterator[str]:
     if word == "exit":
         yield f"The program ended with exit code {printable(number)}."
     elif word == "signal":
-        yield f"The program was ended by signal {printable(number)}."
+        yield f"The program was ended by {signal_text(number)}."
+    elif ended_by == "killed":
+        yield "The program was killed, and its recorder with it."
     elif ended_by == "disk_full":
         yield "The disk was full: recording stopped there, the program went on."
     else:

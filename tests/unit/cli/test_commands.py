@@ -59,7 +59,7 @@ def test_summary_takes_a_folder_and_several_traces(trace_path: str, capsys: pyte
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["summary", "{missing}"], 3, "missing.gpumem does not exist."),
+        (["summary", "{missing}"], 3, "missing.gpumem does not exist; check the name."),
         (["summary", "{foreign}"], 3, "is no trace"),
         (["timeline", "{trace}", "--from", "mark:nowhere"], 2, "has no mark 'nowhere'; it has: mark:model built."),
         (["snapshot", "{trace}", "--at", "soon"], 2, "'soon' is no moment; write one of start, end, peak"),
@@ -162,7 +162,7 @@ def test_module_is_the_command(trace_path: str) -> None:
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     done = run_python("-m", "gpumem", "summary", "missing")
     assert done.returncode == 3
-    assert done.stderr == b"gpumem: missing does not exist.\n"
+    assert done.stderr == b"gpumem: missing does not exist; check the name.\n"
 
 
 @pytest.mark.parametrize("unbuffered", ["PYTHONUNBUFFERED=1", "PYTHONUNBUFFERED="])

@@ -31,7 +31,7 @@ def test_journal_of_a_killed_process_becomes_the_trace(
     assert run_command_line(["import", str(journal), *(["-o", str(target)] if with_name else [])]) == 0
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert f"wrote {target}: 100 events, ended by killed\n" in captured.err
+    assert f"wrote {target}: 100 events, killed with its recorder\n" in captured.err
     assert read_trace(target).event_count == 100
     assert [entry.name for entry in tmp_path.iterdir()] == [target.name]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumem.errors import GpumemError, InputError, TraceForeign, TraceNotFound, TraceTruncated
+from gpumem.errors import GpumemError, InputError, TraceForeign, TraceNotFound, TraceTruncated, UsageError
 from gpumem.importers.open import open_trace, open_traces
 from gpumem.seal.journal_sealer import JournalSealer
 from gpumem.trace.file import write_trace
@@ -49,7 +49,7 @@ def test_folder_with_one_trace_is_that_trace_and_with_several_names_them(tmp_pat
     assert open_trace(tmp_path).event_count == 5
     make_journal(tmp_path / "b.gpumem.journal").kill()
     assert [trace.path.name for trace in open_traces(tmp_path)] == ["a.gpumem", "b.gpumem.journal"]
-    with pytest.raises(TraceNotFound, match=r"holds 2 traces; name one of a\.gpumem, b\.gpumem\.journal"):
+    with pytest.raises(UsageError, match=r"holds 2 traces; name one of a\.gpumem, b\.gpumem\.journal"):
         open_trace(tmp_path)
 
 

@@ -26,7 +26,9 @@ class ChainMemo {
     return 0;
   }
 
-  // Remembers a chain's stack at its second time of late: most are not seen again before many others.
+  static constexpr uint32_t kFramesMax = 128;
+  // Remembers a chain's stack at its second time of late: most are not seen again before many others. The chain has at
+  // most kFramesMax frames.
   void keep(const PythonLayout& layout, const char* innermost, uint64_t generation, uint32_t stack);
 
   // Ids of another journal follow.
@@ -35,7 +37,6 @@ class ChainMemo {
  private:
   static constexpr uint32_t kSets = 8;
   static constexpr uint32_t kWays = 2;
-  static constexpr uint32_t kFramesMax = 128;
   static constexpr uint32_t kSeenCount = 16;
 
   struct Frame {

@@ -160,15 +160,17 @@ uint32_t visit_frames(const char* frame, Visit visit) {
 // Hashes the frames as they lie, without a look at their code objects, which would cost a cache line each: what the
 // instruction's address and the owner do not decide of a frame, its code object does, and while no code object has
 // ended (`generation`) an address stands for one of them.
-Hash128 hash_chain(const char* frame, uint64_t generation) {
+Hash128 hash_chain(const char* frame, uint64_t generation, uint32_t* frame_count) {
   const uint32_t previous = g_layout.frame_previous, instruction = g_layout.frame_instruction;
   const uint32_t owner = g_layout.frame_owner;
   StackHash sum = {generation * kCodeKey, generation * kPlaceKey};
-  for (uint32_t seen = 0; frame != nullptr && seen < kFramesMax; ++seen, frame = load<const char*>(frame, previous)) {
+  uint32_t seen = 0;
+  for (; frame != nullptr && seen < kFramesMax; ++seen, frame = load<const char*>(frame, previous)) {
     const uint64_t place = load<uint64_t>(frame, instruction) ^ static_cast<uint64_t>(load<uint8_t>(frame, owner))
                                                                     << 56;
     sum.add({place, place});
   }
+  *frame_count = seen;
   return sum.finish();
 }
 
@@ -285,13 +287,14 @@ uint32_t resolve_stack(Intern& intern, WalkerCaches& caches, const char* frame) 
 
 [[gnu::noinline]] uint32_t find_chain_id(Intern& intern, WalkerCaches& caches, ChainMemo& memo, const char* frame,
                                          uint64_t generation) {
-  const Hash128 chain = hash_chain(frame, generation);
+  uint32_t frame_count;
+  const Hash128 chain = hash_chain(frame, generation, &frame_count);
   uint32_t id = caches.chains.find(chain);
   if (id == 0) {
     id = find_stack_id(intern, caches, frame);
     if (id != 0) caches.chains.insert(chain, id);
   }
-  if (id != 0) memo.keep(g_layout, frame, generation, id);
+  if (id != 0 && frame_count <= ChainMemo::kFramesMax) memo.keep(g_layout, frame, generation, id);
   return id;
 }
 

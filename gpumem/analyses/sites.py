@@ -7,7 +7,6 @@ The trace may come from another machine, so the rule reads paths as text and ask
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 
 from gpumem.trace.model import Frame, Trace
 from gpumem.vocabulary import FrameId, StackId
@@ -58,9 +57,3 @@ class SiteFinder:
         if own is None:
             own = self._own_by_file[file] = is_users_own(file)
         return own
-
-
-def find_sites(trace: Trace, stacks: Iterable[StackId]) -> Mapping[StackId, Frame | None]:
-    """The site of each of `stacks`."""
-    finder = SiteFinder(trace)
-    return {stack: finder.site(stack) for stack in stacks}

@@ -17,12 +17,12 @@ from journal_maker import JournalMaker
 
 
 def main(journal: Path, count_file: Path, seconds: float) -> None:
-    maker = JournalMaker(journal, window_records=256, window_capacity=4096)
+    maker = JournalMaker(journal, window_records=1024, window_capacity=4096)
     descriptor = os.open(count_file, os.O_RDWR)
     count = mmap.mmap(descriptor, 8)
     maker.fact("source", "native")
     end = time.monotonic() + seconds
-    while time.monotonic() < end and maker.raw.record_count < 4000 * 256:
+    while time.monotonic() < end and maker.raw.record_count < 4000 * 1024:
         maker.pairs(random.choice((1, 3, 50, 300)))
         count[:] = struct.pack("<Q", maker.raw.record_count)
         time.sleep(0.001)

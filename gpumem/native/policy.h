@@ -103,6 +103,7 @@ class Policy {
   // Private pools. A pool exists from its first create to the release that finds it unused and empty.
   void create_pool(PoolId id, bool no_split, bool use_on_oom, bool own_allocator);
   Outcome release_pool(PoolId id);
+  bool has_pool(PoolId id) const { return find_private_pool(id) != nullptr; }
   // While a route is in force, requests that it accepts go to its pool; the one begun last is asked first.
   Outcome begin_thread_route(PoolId id, uint64_t thread);
   Outcome begin_capture(PoolId id, uint64_t stream);

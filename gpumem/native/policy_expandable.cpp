@@ -11,9 +11,6 @@
 namespace gpumem {
 namespace {
 
-// A reservation must outlast every use: an eighth more than the card has. Where the card is not known, plenty.
-constexpr uint64_t kReservationBytesUnknownCard = uint64_t{1} << 42;
-
 bool has_room(const Block* block, uint64_t bytes) {
   uint64_t found_bytes = 0;
   for (; block && found_bytes < bytes; block = block->next) {
@@ -55,6 +52,7 @@ Block* Policy::find_room(const Attempt& attempt) {
   return nullptr;
 }
 
+// An eighth more address space than the card has memory.
 Block* Policy::reserve(const Attempt& attempt) {
   uint64_t page_bytes = attempt.pool->is_small ? kSmallSegmentBytes : kLargeSegmentBytes;
   if (!attempt.pool->is_small && behaviour_.large_segment_setting_counts) page_bytes = settings_.large_segment_bytes;

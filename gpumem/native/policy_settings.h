@@ -18,6 +18,7 @@ constexpr uint64_t kLargeSegmentBytes = 20 * kMiB;       // segments for middlin
 constexpr uint64_t kOwnSegmentRequestBytes = 10 * kMiB;  // from here on a segment fits its request …
 constexpr uint64_t kOwnSegmentUnitBytes = 2 * kMiB;      // … rounded up to this
 constexpr uint64_t kRequestBytesMax = uint64_t{1} << 60; // PyTorch refuses more than 1 EiB outright
+constexpr uint64_t kReservationBytesUnknownCard = uint64_t{1} << 42; // plenty, where the card is not known
 constexpr uint64_t kUnlimitedBytes = UINT64_MAX;
 
 // What differs between PyTorch versions; the defaults are 2.11, whose recordings hold us to it.

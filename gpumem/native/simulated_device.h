@@ -3,6 +3,7 @@
 // Owns: its address space and its streams' events. Must not know: what the memory is for.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>

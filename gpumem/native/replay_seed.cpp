@@ -1,0 +1,323 @@
+// The heap before a recording began; see the header.
+#include "replay_seed.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "gpumem.h"
+
+namespace gpumem {
+namespace {
+
+struct StartBlock {
+  uint64_t requested_bytes = 0;
+  uint64_t bytes = 0;  // 0: not known beyond what the request rounds to
+  BlockState state = BlockState::kAllocated;
+};
+
+// Segments and mapped ranges by address, as events are undone.
+class Ranges {
+ public:
+  explicit Ranges(const Heap& end) {
+    for (const HeapSegment& segment : end.segments) ranges_[segment.description.address] = segment.description;
+  }
+
+  bool undo(const RecordedEvent& event, std::string* reason) {
+    if (event.kind == GM_SEGMENT_ALLOC || event.kind == GM_SEGMENT_MAP) return remove(event, reason);
+    if (event.kind == GM_SEGMENT_FREE || event.kind == GM_SEGMENT_UNMAP) add(event);
+    return true;
+  }
+
+  const std::map<uint64_t, SegmentDescription>& ranges() const { return ranges_; }
+
+ private:
+  bool remove(const RecordedEvent& event, std::string* reason) {
+    auto after = ranges_.upper_bound(event.address);
+    uint64_t end = event.address + event.bytes;
+    if (after == ranges_.begin() || std::prev(after)->second.address + std::prev(after)->second.bytes < end) {
+      *reason = "event " + std::to_string(event.position) + " made a segment that was neither freed nor there at the end";
+      return false;
+    }
+    SegmentDescription whole = std::prev(after)->second;
+    ranges_.erase(std::prev(after));
+    insert(whole, whole.address, event.address);
+    insert(whole, end, whole.address + whole.bytes);
+    return true;
+  }
+
+  void add(const RecordedEvent& event) {
+    SegmentDescription range;
+    range.address = event.address;
+    range.bytes = event.bytes;
+    range.stream = event.stream;
+    range.pool = event.pool;
+    bool is_map = event.kind == GM_SEGMENT_UNMAP;
+    range.is_small = is_map ? event.bytes % kLargeSegmentBytes != 0 : event.bytes == kSmallSegmentBytes;
+    if (is_map) {
+      if (const SegmentDescription* near = find_sibling(event)) {
+        range.is_small = near->is_small;
+        range.pool = near->pool;
+      }
+      range.page_bytes = range.is_small ? kSmallSegmentBytes : kLargeSegmentBytes;
+    }
+    insert(range, range.address, range.address + range.bytes);
+  }
+
+  // The nearest mapped range of the stream: most likely of the same reservation.
+  const SegmentDescription* find_sibling(const RecordedEvent& event) const {
+    const SegmentDescription* nearest = nullptr;
+    uint64_t nearest_distance = uint64_t{1} << 38;
+    for (const auto& [address, range] : ranges_) {
+      if (!range.page_bytes || range.stream != event.stream) continue;
+      uint64_t distance = address > event.address ? address - event.address : event.address - address;
+      if (distance < nearest_distance) {
+        nearest = &range;
+        nearest_distance = distance;
+      }
+    }
+    return nearest;
+  }
+
+  // Ranges of one reservation that touch become one.
+  void insert(const SegmentDescription& like, uint64_t begin, uint64_t end) {
+    if (begin >= end) return;
+    SegmentDescription range = like;
+    range.address = begin;
+    range.bytes = end - begin;
+    auto next = ranges_.lower_bound(begin);
+    if (next != ranges_.end() && next->first == end && belongs(next->second, range)) {
+      range.bytes += next->second.bytes;
+      next = ranges_.erase(next);
+    }
+    if (next != ranges_.begin()) {
+      SegmentDescription& before = std::prev(next)->second;
+      if (before.address + before.bytes == begin && belongs(before, range)) {
+        before.bytes += range.bytes;
+        return;
+      }
+    }
+    ranges_[begin] = range;
+  }
+
+  static bool belongs(const SegmentDescription& a, const SegmentDescription& b) {
+    return a.page_bytes && a.page_bytes == b.page_bytes && a.stream == b.stream && a.pool == b.pool;
+  }
+
+  std::map<uint64_t, SegmentDescription> ranges_;
+};
+
+// Blocks that were live at the start, by address.
+std::map<uint64_t, StartBlock> find_start_blocks(const Heap& end, const std::vector<RecordedEvent>& events) {
+  std::map<uint64_t, StartBlock> blocks;
+  std::unordered_set<uint64_t> live;       // allocated in the trace
+  std::unordered_set<uint64_t> seen;       // any event at this address so far
+  std::unordered_map<uint64_t, size_t> requested;  // start blocks whose free was requested, not completed
+  for (const RecordedEvent& event : events) {
+    if (event.kind == GM_ALLOC) {
+      live.insert(event.address);
+    } else if (event.kind == GM_FREE || event.kind == GM_FREE_REQUESTED || event.kind == GM_FREE_COMPLETED) {
+      bool is_pending = event.kind == GM_FREE_COMPLETED;
+      bool was_requested = is_pending && requested.erase(event.address) > 0;
+      if (event.kind == GM_FREE_REQUESTED) requested[event.address] = 1;
+      if (was_requested) continue;
+      if (live.erase(event.address) == 0)
+        blocks[event.address] = StartBlock{event.bytes, 0, is_pending ? BlockState::kPending : BlockState::kAllocated};
+    }
+  }
+  for (const HeapSegment& segment : end.segments)
+    for (const BlockDescription& block : segment.blocks) {
+      if (block.state != BlockState::kAllocated && block.state != BlockState::kPending) continue;
+      if (live.count(block.address)) continue;
+      auto known = blocks.find(block.address);
+      bool still_pending = requested.count(block.address) > 0;
+      if (known != blocks.end() && !still_pending) continue;  // freed, and handed out anew before the history began
+      if (known == blocks.end() && still_pending) continue;   // handed out and freed in the trace
+      BlockState state = still_pending ? BlockState::kAllocated : block.state;
+      blocks[block.address] = StartBlock{block.requested_bytes, block.bytes, state};
+    }
+  return blocks;
+}
+
+class Tiler {
+ public:
+  Tiler(const Settings& settings, HeapSegment* segment) : settings_(settings), segment_(segment) {}
+
+  bool tile(std::map<uint64_t, StartBlock>::const_iterator first, std::map<uint64_t, StartBlock>::const_iterator last) {
+    uint64_t position = segment_->description.address;
+    uint64_t end = position + segment_->description.bytes;
+    for (auto block = first; block != last; ++block) {
+      if (block->first < position) return false;
+      add_free(position, block->first);
+      uint64_t limit = std::next(block) == last ? end : std::next(block)->first;
+      position = block->first + bytes_of(block->first, block->second, limit);
+      if (position > limit) return false;
+      segment_->blocks.push_back(BlockDescription{block->first, position - block->first, block->second.requested_bytes,
+                                                  block->second.state});
+    }
+    add_free(position, end);
+    return true;
+  }
+
+ private:
+  void add_free(uint64_t begin, uint64_t end) {
+    if (begin < end) segment_->blocks.push_back(BlockDescription{begin, end - begin, 0, BlockState::kFree});
+  }
+
+  // `limit`: where the next live block or the segment's end stands.
+  uint64_t bytes_of(uint64_t address, const StartBlock& block, uint64_t limit) {
+    if (block.bytes) return block.bytes;
+    uint64_t rounded_bytes = round_request(settings_, block.requested_bytes);
+    const SegmentDescription& segment = segment_->description;
+    if (segment.is_small || segment.page_bytes || settings_.expandable_segments) return rounded_bytes;
+    if (rounded_bytes >= settings_.max_split_bytes) return limit - address;
+    uint64_t gap_bytes = limit - address - std::min(limit - address, rounded_bytes);
+    if (gap_bytes <= kSmallRequestBytesMax) return rounded_bytes + gap_bytes;
+    segment_->slack_unknown.push_back(address);
+    return rounded_bytes;
+  }
+
+  const Settings& settings_;
+  HeapSegment* segment_;
+};
+
+uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+uint64_t reservation_bytes(uint64_t capacity_bytes, uint64_t page_bytes) {
+  uint64_t bytes = capacity_bytes ? capacity_bytes + capacity_bytes / 8 : kReservationBytesUnknownCard;
+  return round_up(bytes, page_bytes);
+}
+
+// A reservation from its mapped ranges, which ascend; between and behind them lies unmapped space.
+void adopt_reservation(const std::vector<const HeapSegment*>& ranges, uint64_t capacity_bytes,
+                       TraceFollower* follower) {
+  SegmentDescription reservation = ranges.front()->description;
+  reservation.bytes = reservation_bytes(capacity_bytes, reservation.page_bytes);
+  std::vector<BlockDescription> blocks;
+  uint64_t position = reservation.address;
+  auto add_unmapped = [&](uint64_t end) {
+    if (position < end) blocks.push_back(BlockDescription{position, end - position, 0, BlockState::kUnmapped});
+  };
+  for (const HeapSegment* range : ranges) {
+    add_unmapped(range->description.address);
+    blocks.insert(blocks.end(), range->blocks.begin(), range->blocks.end());
+    position = range->description.address + range->description.bytes;
+  }
+  add_unmapped(reservation.address + reservation.bytes);
+  follower->adopt(reservation, blocks);
+}
+
+}  // namespace
+
+bool read_heap(const gm_heap_segments& segments, const gm_heap_blocks& blocks, Heap* heap, std::string* reason) {
+  uint64_t row = 0;
+  for (uint64_t i = 0; i < segments.count; ++i) {
+    HeapSegment segment;
+    SegmentDescription& description = segment.description;
+    description.address = segments.address[i];
+    description.bytes = segments.bytes[i];
+    description.stream = segments.stream[i];
+    description.pool = PoolId{segments.pool_first[i], segments.pool_second[i]};
+    description.is_small = segments.is_small[i];
+    if (segments.is_expandable[i]) description.page_bytes = description.is_small ? kSmallSegmentBytes : kLargeSegmentBytes;
+    uint64_t position = description.address;
+    uint64_t end = position + description.bytes;
+    for (; row < blocks.count && position < end && blocks.address[row] == position; ++row) {
+      if (blocks.bytes[row] == 0 || blocks.bytes[row] > end - position || blocks.bytes[row] % kBlockUnitBytes) break;
+      if (blocks.state[row] > GM_BLOCK_PENDING) break;
+      segment.blocks.push_back(BlockDescription{position, blocks.bytes[row], blocks.requested_bytes[row],
+                                                static_cast<BlockState>(blocks.state[row])});
+      position += blocks.bytes[row];
+    }
+    bool overlaps = !heap->segments.empty() &&
+                    heap->segments.back().description.address + heap->segments.back().description.bytes > description.address;
+    if (position != end || end == description.address || end < description.address || overlaps) {
+      *reason = "segment " + std::to_string(i) + " is not tiled by its blocks";
+      return false;
+    }
+    heap->segments.push_back(std::move(segment));
+  }
+  if (row != blocks.count) *reason = "block " + std::to_string(row) + " lies in no segment";
+  return row == blocks.count;
+}
+
+std::map<uint64_t, PoolId> find_segment_pools(const Heap& end, const std::vector<RecordedEvent>& events) {
+  std::map<uint64_t, PoolId> pools;
+  std::map<uint64_t, const SegmentDescription*> alive;
+  for (const HeapSegment& segment : end.segments) alive[segment.description.address] = &segment.description;
+  for (auto event = events.rbegin(); event != events.rend(); ++event) {
+    if (event->pool_known || (event->kind != GM_SEGMENT_ALLOC && event->kind != GM_SEGMENT_MAP)) continue;
+    auto after = alive.upper_bound(event->address);
+    if (after == alive.begin()) continue;
+    const SegmentDescription* segment = std::prev(after)->second;
+    if (event->address - segment->address >= segment->bytes || event->stream != segment->stream) continue;
+    pools[event->position] = segment->pool;
+    if (event->kind == GM_SEGMENT_ALLOC) alive.erase(std::prev(after));
+  }
+  return pools;
+}
+
+std::vector<PoolId> find_unsplit_pools(const Heap& end, const Settings& settings) {
+  std::vector<PoolId> pools;
+  for (const HeapSegment& segment : end.segments) {
+    const SegmentDescription& description = segment.description;
+    if (description.pool.is_default()) continue;
+    for (const BlockDescription& block : segment.blocks) {
+      if (block.state != BlockState::kAllocated) continue;
+      uint64_t rounded_bytes = round_request(settings, block.requested_bytes);
+      if (block.bytes <= rounded_bytes) continue;
+      uint64_t slack_bytes = block.bytes - rounded_bytes;
+      bool splits_fine = description.is_small || settings.expandable_segments;
+      bool would_split = splits_fine || (rounded_bytes < settings.max_split_bytes && slack_bytes > kSmallRequestBytesMax);
+      if (!would_split || std::find(pools.begin(), pools.end(), description.pool) != pools.end()) continue;
+      pools.push_back(description.pool);
+    }
+  }
+  return pools;
+}
+
+bool find_start(const Heap& end, const std::vector<RecordedEvent>& events, const Settings& settings, Heap* start,
+                std::string* reason) {
+  Ranges ranges(end);
+  for (auto event = events.rbegin(); event != events.rend(); ++event)
+    if (!ranges.undo(*event, reason)) return false;
+  std::map<uint64_t, StartBlock> blocks = find_start_blocks(end, events);
+  size_t placed_count = 0;
+  for (const auto& [address, description] : ranges.ranges()) {
+    HeapSegment segment;
+    segment.description = description;
+    auto first = blocks.lower_bound(address);
+    auto last = blocks.lower_bound(address + description.bytes);
+    if (!Tiler(settings, &segment).tile(first, last)) {
+      *reason = "the blocks that were live when the history began do not fit the segment at " + std::to_string(address);
+      return false;
+    }
+    placed_count += static_cast<size_t>(std::distance(first, last));
+    start->segments.push_back(std::move(segment));
+  }
+  if (placed_count != blocks.size()) *reason = "a block that was live when the history began lies in no segment";
+  return placed_count == blocks.size();
+}
+
+void adopt_heap(const Heap& heap, uint64_t capacity_bytes, TraceFollower* follower) {
+  // Ranges of one stream, pool and page size within reach of the first are one reservation.
+  std::vector<std::vector<const HeapSegment*>> reservations;
+  for (const HeapSegment& segment : heap.segments) {
+    const SegmentDescription& range = segment.description;
+    if (!range.page_bytes) {
+      follower->adopt(range, segment.blocks);
+    } else {
+      auto reservation = std::find_if(reservations.begin(), reservations.end(), [&](const auto& ranges) {
+        const SegmentDescription& first = ranges.front()->description;
+        return first.stream == range.stream && first.pool == range.pool && first.page_bytes == range.page_bytes &&
+               range.address - first.address < reservation_bytes(capacity_bytes, range.page_bytes);
+      });
+      if (reservation == reservations.end()) reservation = reservations.insert(reservation, std::vector<const HeapSegment*>());
+      reservation->push_back(&segment);
+    }
+    for (uint64_t address : segment.slack_unknown) follower->set_slack_unknown(address);
+  }
+  for (const auto& ranges : reservations) adopt_reservation(ranges, capacity_bytes, follower);
+}
+
+}  // namespace gpumem

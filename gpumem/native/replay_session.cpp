@@ -1,0 +1,129 @@
+// A trace's replay over all its devices; see the header.
+#include "replay_session.h"
+
+#include <algorithm>
+
+namespace gpumem {
+
+void ReplaySession::add_device(uint32_t device, const ReplayOptions& options) {
+  DeviceEntry& entry = devices_[device];
+  entry.options = options;
+  DetailSink* details = this;  // a private base: only members may convert
+  entry.follower = std::make_unique<TraceFollower>(options, details);
+}
+
+TraceFollower* ReplaySession::find_device(uint32_t device) const {
+  auto found = devices_.find(device);
+  return found == devices_.end() ? nullptr : found->second.follower.get();
+}
+
+const ReplayOptions* ReplaySession::find_options(uint32_t device) const {
+  auto found = devices_.find(device);
+  return found == devices_.end() ? nullptr : &found->second.options;
+}
+
+// False: an event that tells replay nothing.
+bool ReplaySession::convert(const gm_replay_events& events, uint64_t row, uint64_t position,
+                            RecordedEvent* event) const {
+  uint8_t kind = events.kind[row];
+  bool is_followed = kind >= GM_ALLOC && kind <= GM_OOM && kind != GM_SEGMENT_REQUEST;
+  if (!is_followed) return false;
+  event->kind = kind;
+  event->position = position;
+  event->address = events.address[row];
+  event->bytes = events.requested_bytes[row];
+  uint16_t stream = events.stream[row];
+  event->stream = stream < streams_.size() ? streams_[stream] : 0;
+  uint16_t pool = events.pool[row];
+  event->pool_known = pool != GM_POOL_UNKNOWN;
+  event->pool = event->pool_known && pool < pools_.size() ? pools_[pool] : PoolId();
+  if (event->pool_known) return true;
+  auto told = segment_pools_.find(position);
+  if (told == segment_pools_.end()) return true;
+  event->pool = told->second;
+  event->pool_known = true;
+  return true;
+}
+
+std::vector<RecordedEvent> ReplaySession::select(const gm_replay_events& events, uint32_t device,
+                                                 uint64_t first_position) const {
+  std::vector<RecordedEvent> selected;
+  RecordedEvent event;
+  for (uint64_t row = 0; row < events.count; ++row)
+    if (events.device[row] == device && convert(events, row, first_position + row, &event)) selected.push_back(event);
+  return selected;
+}
+
+void ReplaySession::feed(const gm_replay_events& events) {
+  details_.resize(details_.size() + events.count);
+  uint32_t last_device = UINT32_MAX;
+  TraceFollower* follower = nullptr;
+  RecordedEvent event;
+  for (uint64_t row = 0; row < events.count; ++row) {
+    if (events.device[row] != last_device) {
+      last_device = events.device[row];
+      follower = find_device(last_device);
+    }
+    event = RecordedEvent();
+    if (follower && convert(events, row, fed_ + row, &event)) follower->append(event);
+  }
+  fed_ += events.count;
+  for (auto& [device, entry] : devices_) entry.follower->follow(false);
+}
+
+void ReplaySession::finish() {
+  for (auto& [device, entry] : devices_) entry.follower->follow(true);
+}
+
+uint64_t ReplaySession::ready_count() const {
+  uint64_t next = fed_;
+  for (const auto& [device, entry] : devices_) next = std::min(next, entry.follower->next_position());
+  return next - taken_;
+}
+
+void ReplaySession::take(uint64_t count, uint64_t* block_bytes, uint64_t* split_bytes, uint16_t* flags) {
+  for (uint64_t i = 0; i < count; ++i) {
+    block_bytes[i] = details_[i].block_bytes;
+    split_bytes[i] = details_[i].split_bytes;
+    flags[i] = details_[i].flags;
+  }
+  details_.erase(details_.begin(), details_.begin() + static_cast<std::ptrdiff_t>(count));
+  taken_ += count;
+}
+
+void ReplaySession::on_detail(uint64_t position, const EventDetail& detail) { details_[position - taken_] = detail; }
+
+// Reservations appear as their mapped ranges.
+void list_heap(const Policy& policy, gm_heap_segments* segments, gm_heap_blocks* blocks) {
+  segments->count = 0;
+  blocks->count = 0;
+  uint64_t range_end = 0;
+  uint64_t segment_address = UINT64_MAX;
+  policy.visit([&](const SegmentDescription& segment, const BlockDescription& block) {
+    if (block.state == BlockState::kUnmapped) return;
+    bool continues = segment.address == segment_address && block.address == range_end;
+    segment_address = segment.address;
+    range_end = block.address + block.bytes;
+    if (!continues) {
+      uint64_t row = segments->count++;
+      if (segments->address) {
+        segments->address[row] = block.address;
+        segments->bytes[row] = 0;
+        segments->stream[row] = segment.stream;
+        segments->pool_first[row] = segment.pool.first;
+        segments->pool_second[row] = segment.pool.second;
+        segments->is_small[row] = segment.is_small;
+        segments->is_expandable[row] = segment.page_bytes != 0;
+      }
+    }
+    if (segments->address) segments->bytes[segments->count - 1] += block.bytes;
+    uint64_t row = blocks->count++;
+    if (!blocks->address) return;
+    blocks->address[row] = block.address;
+    blocks->bytes[row] = block.bytes;
+    blocks->requested_bytes[row] = block.requested_bytes;
+    blocks->state[row] = static_cast<uint8_t>(block.state);
+  });
+}
+
+}  // namespace gpumem

@@ -35,9 +35,9 @@ std::vector<Block*> Policy::find_garbage() const {
   uint64_t candidate_count = candidates.size();
   for (bool freed = true; freed && freed_bytes < target_bytes && candidate_count > 0;) {
     freed = false;
-    uint64_t age_mean = age_sum / candidate_count;
+    double age_mean = static_cast<double>(age_sum) / static_cast<double>(candidate_count);
     for (Block*& block : candidates) {
-      if (!block || block->segment->is_expandable() || age_of(block) < age_mean) continue;
+      if (!block || block->segment->is_expandable() || static_cast<double>(age_of(block)) < age_mean) continue;
       freed = true;
       freed_bytes += block->bytes;
       age_sum -= age_of(block);

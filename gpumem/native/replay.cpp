@@ -28,7 +28,8 @@ TraceFollower::TraceFollower(const ReplayOptions& options, DetailSink* details)
     : options_(options),
       details_(details),
       policy_(this, policy_settings(options, needs_garbage_from_trace(options)), options.behaviour, this),
-      garbage_from_trace_(needs_garbage_from_trace(options)) {
+      garbage_from_trace_(needs_garbage_from_trace(options)),
+      is_cut_(options.truncated) {
   if (options.limit_known) policy_.set_limit(options.limit_bytes);
 }
 
@@ -116,7 +117,7 @@ TraceFollower::Group TraceFollower::find_group(bool at_end) const {
 void TraceFollower::follow_request(const Group& group) {
   const RecordedEvent request = events_[group.last];
   PoolId pool = pool_of_request(group);
-  bool is_plain = group.last == next_ && slack_unknown_.empty();
+  bool is_plain = group.last == next_ && slack_unknown_.empty() && !is_cut_;
   Policy::Attempt attempt;
   if (!is_plain) {
     follow_setting(group);
@@ -127,12 +128,13 @@ void TraceFollower::follow_request(const Group& group) {
         follow_release(group);
         return;  // the rest of the group is a request without releases of its own
       }
-      if (garbage_from_trace_) {
+      if (garbage_from_trace_ || is_cut_) {
         release_as_recorded(group);
         return;
       }
     }
     if (request.kind == GM_ALLOC) settle_slack(request, attempt);
+    if (is_cut_ && group.last == next_) restore_cut_segment(request, attempt);
     if (group.released_end > group.completed_end || request.kind == GM_OOM) attempt_ = &attempt;
   }
   Request asked;
@@ -142,6 +144,7 @@ void TraceFollower::follow_request(const Group& group) {
   Allocation allocation;
   Outcome outcome = policy_.allocate(asked, &allocation);
   attempt_ = nullptr;
+  is_cut_ = false;
   last_pool_ = pool;
   if (outcome != Outcome::kOk && outcome != Outcome::kOutOfMemory) expect(outcome, "alloc");
 }

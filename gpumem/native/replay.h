@@ -151,15 +151,20 @@ class TraceFollower : private Device, private EventSink {
   bool is_explicit_release(const Group& group, const Policy::Attempt& attempt);
   bool predicts_release(const std::vector<Block*>& victims, const Group& group) const;
   void release_as_recorded(const Group& group);
+  void restore_cut_segment(const RecordedEvent& alloc, const Policy::Attempt& attempt);
   void free_released_pools(const Group& group);
   void follow_setting(const Group& group);
   void settle_slack(const RecordedEvent& alloc, const Policy::Attempt& attempt);
+  bool move_border(Block* owner, uint64_t slack_bytes);
   Policy::Attempt plan(const RecordedEvent& request, const PoolId& pool);
 
   ReplayOptions options_;
   DetailSink* details_;
   Policy policy_;
   bool garbage_from_trace_ = false;  // ages or limit are not known: collected segments are read from the recording
+
+  bool is_cut_ = false;              // no request yet: its group may have begun before the recording
+  uint64_t cut_segment_ = 0;         // the first request's segment, made just before the recording began
 
   std::vector<RecordedEvent> events_;  // appended, not yet dropped
   size_t next_ = 0;                    // the event to follow now

@@ -62,7 +62,7 @@ PoolId TraceFollower::pool_of_new_segment(const Group& group, const RecordedEven
 bool TraceFollower::is_explicit_release(const Group& group, const Policy::Attempt& attempt) {
   if (policy_.find_fit(attempt)) return true;  // it would have been served without any release
   if (events_[group.last].kind == GM_OOM && group.released_end == group.last) return false;
-  if (garbage_from_trace_) return false;
+  if (garbage_from_trace_ || is_cut_) return false;
   std::vector<Block*> garbage = policy_.find_garbage();
   if (!garbage.empty()) return !predicts_release(garbage, group);
   if (options_.limit_known) {
@@ -96,7 +96,16 @@ void TraceFollower::release_as_recorded(const Group& group) {
     uint64_t address = events_[i].address;
     if (!policy_.release_free_segment(address)) part(PolicyEvent(), "this segment is not free");
   }
-  result_.assumptions |= kGarbageFromTrace;
+  if (garbage_from_trace_) result_.assumptions |= kGarbageFromTrace;
+}
+
+// The history may begin between a segment and the alloc that it was made for. A search need not find such a segment
+// (it may be too large to be handed out anew), so it is made once more, unseen.
+void TraceFollower::restore_cut_segment(const RecordedEvent& alloc, const Policy::Attempt& attempt) {
+  const Segment* segment = policy_.find_segment_at(alloc.address);
+  if (policy_.find_fit(attempt) || !segment || segment->bytes != attempt.segment_bytes) return;
+  cut_segment_ = alloc.address;
+  if (!policy_.release_free_segment(alloc.address)) cut_segment_ = 0;
 }
 
 // A private pool's segment goes back only when nobody holds the pool any more.
@@ -125,23 +134,30 @@ void TraceFollower::follow_setting(const Group& group) {
 // placed into the gap behind it where the recording placed none.
 void TraceFollower::settle_slack(const RecordedEvent& alloc, const Policy::Attempt& attempt) {
   if (slack_unknown_.empty()) return;
+  auto after = slack_unknown_.upper_bound(alloc.address);
+  if (after != slack_unknown_.begin()) {
+    Block* owner = policy_.find_live(*std::prev(after));
+    const Block* gap = owner ? owner->next : nullptr;
+    if (gap && gap->state == BlockState::kFree && alloc.address - gap->address < gap->bytes) {
+      if (alloc.address > gap->address) move_border(owner, alloc.address - gap->address);
+      slack_unknown_.erase(owner->address);
+    }
+  }
   for (Block* fit = policy_.find_fit(attempt); fit; fit = policy_.find_fit(attempt)) {
     Block* owner = fit->previous;
     bool is_unknown = owner && slack_unknown_.count(owner->address);
-    if (fit->address == alloc.address || !is_unknown) break;
-    uint64_t slack_bytes = 0;
-    bool lands_inside = alloc.address > fit->address && alloc.address < fit->address + fit->bytes;
-    if (lands_inside)
-      slack_bytes = alloc.address - fit->address;
-    else if (fit->bytes >= attempt.rounded_bytes)
-      slack_bytes = fit->bytes - attempt.rounded_bytes + kBlockUnitBytes;
-    uint64_t known_bytes = round_request(policy_.settings(), owner->requested_bytes);
-    if (slack_bytes == 0 || slack_bytes >= fit->bytes ||
-        owner->bytes + slack_bytes > known_bytes + kSmallRequestBytesMax)
-      break;
-    policy_.move_border(owner, owner->bytes + slack_bytes);
-    if (lands_inside) slack_unknown_.erase(owner->address);
+    if (fit->address == alloc.address || !is_unknown) return;
+    if (!move_border(owner, fit->bytes - attempt.rounded_bytes + kBlockUnitBytes)) return;
   }
+}
+
+// False: a live block's slack is at most 1 MiB, and something must be left behind it.
+bool TraceFollower::move_border(Block* owner, uint64_t slack_bytes) {
+  uint64_t known_bytes = round_request(policy_.settings(), owner->requested_bytes);
+  if (slack_bytes >= owner->next->bytes) return false;
+  if (owner->bytes + slack_bytes > known_bytes + kSmallRequestBytesMax) return false;
+  policy_.move_border(owner, owner->bytes + slack_bytes);
+  return true;
 }
 
 }  // namespace gpumem

@@ -18,6 +18,10 @@ PolicyEvent describe(uint8_t kind, uint64_t address, uint64_t bytes, uint64_t st
 }  // namespace
 
 DeviceStatus TraceFollower::alloc_segment(const RangeRequest& request, uint64_t* address) {
+  if (cut_segment_) {
+    *address = cut_segment_;
+    return DeviceStatus::kOk;
+  }
   const RecordedEvent* event = next_event();
   PolicyEvent asked = describe(GM_SEGMENT_ALLOC, 0, request.bytes, request.stream);
   if (!event || event->kind != GM_SEGMENT_ALLOC) return refuse(asked);
@@ -109,6 +113,8 @@ bool TraceFollower::take_completed(DeviceEvent* event) {
 
 void TraceFollower::on_event(const PolicyEvent& event) {
   if (event.kind == GM_SEGMENT_REQUEST) return;
+  if (cut_segment_ && event.kind != GM_ALLOC) return;
+  cut_segment_ = 0;
   const RecordedEvent* recorded = next_event();
   if (!recorded) part(event, "the recording has no more events");
   if (recorded->kind != event.kind) part(event, "another event follows");

@@ -23,9 +23,15 @@ class Ranges {
     for (const HeapSegment& segment : end.segments) ranges_[segment.description.address] = segment.description;
   }
 
-  bool undo(const RecordedEvent& event, std::string* reason) {
+  // Undoes events[i]; those before it are what tells the pool of a range that was unmapped.
+  bool undo(const std::vector<RecordedEvent>& events, size_t i, std::string* reason) {
+    const RecordedEvent& event = events[i];
     if (event.kind == GM_SEGMENT_ALLOC || event.kind == GM_SEGMENT_MAP) return remove(event, reason);
-    if (event.kind == GM_SEGMENT_FREE || event.kind == GM_SEGMENT_UNMAP) add(event);
+    if (event.kind == GM_SEGMENT_FREE) add(event, event.bytes == kSmallSegmentBytes, 0);
+    if (event.kind == GM_SEGMENT_UNMAP) {
+      bool is_small = was_small(events, i);
+      add(event, is_small, is_small ? kSmallSegmentBytes : kLargeSegmentBytes);
+    }
     return true;
   }
 
@@ -46,37 +52,25 @@ class Ranges {
     return true;
   }
 
-  void add(const RecordedEvent& event) {
+  void add(const RecordedEvent& event, bool is_small, uint64_t page_bytes) {
     SegmentDescription range;
-    range.address = event.address;
-    range.bytes = event.bytes;
     range.stream = event.stream;
     range.pool = event.pool;
-    bool is_map = event.kind == GM_SEGMENT_UNMAP;
-    range.is_small = is_map ? event.bytes % kLargeSegmentBytes != 0 : event.bytes == kSmallSegmentBytes;
-    if (is_map) {
-      if (const SegmentDescription* near = find_sibling(event)) {
-        range.is_small = near->is_small;
-        range.pool = near->pool;
-      }
-      range.page_bytes = range.is_small ? kSmallSegmentBytes : kLargeSegmentBytes;
-    }
-    insert(range, range.address, range.address + range.bytes);
+    range.is_small = is_small;
+    range.page_bytes = page_bytes;
+    insert(range, event.address, event.address + event.bytes);
   }
 
-  // The nearest mapped range of the stream: most likely of the same reservation.
-  const SegmentDescription* find_sibling(const RecordedEvent& event) const {
-    const SegmentDescription* nearest = nullptr;
-    uint64_t nearest_distance = uint64_t{1} << 38;
-    for (const auto& [address, range] : ranges_) {
-      if (!range.page_bytes || range.stream != event.stream) continue;
-      uint64_t distance = address > event.address ? address - event.address : event.address - address;
-      if (distance < nearest_distance) {
-        nearest = &range;
-        nearest_distance = distance;
-      }
+  // Requests inside the range tell; without any, so do its bytes, as small pages need not add up to large ones.
+  static bool was_small(const std::vector<RecordedEvent>& events, size_t unmap) {
+    const RecordedEvent& range = events[unmap];
+    if (range.bytes % kLargeSegmentBytes != 0) return true;
+    for (size_t i = unmap; i > 0; --i) {
+      const RecordedEvent& event = events[i - 1];
+      bool has_request = event.kind == GM_ALLOC || event.kind == GM_FREE || event.kind == GM_FREE_REQUESTED;
+      if (has_request && event.address - range.address < range.bytes) return event.bytes <= kSmallRequestBytesMax;
     }
-    return nearest;
+    return false;
   }
 
   // Ranges of one reservation that touch become one.
@@ -110,30 +104,25 @@ class Ranges {
 // Blocks that were live at the start, by address.
 std::map<uint64_t, StartBlock> find_start_blocks(const Heap& end, const std::vector<RecordedEvent>& events) {
   std::map<uint64_t, StartBlock> blocks;
-  std::unordered_set<uint64_t> live;       // allocated in the trace
-  std::unordered_set<uint64_t> seen;       // any event at this address so far
-  std::unordered_map<uint64_t, size_t> requested;  // start blocks whose free was requested, not completed
+  std::unordered_set<uint64_t> live;                     // allocated in the trace
+  std::unordered_map<uint64_t, bool> requested;          // free requested, not completed: of a start block?
   for (const RecordedEvent& event : events) {
-    if (event.kind == GM_ALLOC) {
-      live.insert(event.address);
-    } else if (event.kind == GM_FREE || event.kind == GM_FREE_REQUESTED || event.kind == GM_FREE_COMPLETED) {
-      bool is_pending = event.kind == GM_FREE_COMPLETED;
-      bool was_requested = is_pending && requested.erase(event.address) > 0;
-      if (event.kind == GM_FREE_REQUESTED) requested[event.address] = 1;
-      if (was_requested) continue;
-      if (live.erase(event.address) == 0)
-        blocks[event.address] = StartBlock{event.bytes, 0, is_pending ? BlockState::kPending : BlockState::kAllocated};
-    }
+    if (event.kind == GM_ALLOC) live.insert(event.address);
+    if (event.kind == GM_FREE_COMPLETED && requested.erase(event.address)) continue;
+    if (event.kind != GM_FREE && event.kind != GM_FREE_REQUESTED && event.kind != GM_FREE_COMPLETED) continue;
+    bool is_start = live.erase(event.address) == 0;
+    if (event.kind == GM_FREE_REQUESTED) requested[event.address] = is_start;
+    if (!is_start) continue;
+    BlockState state = event.kind == GM_FREE_COMPLETED ? BlockState::kPending : BlockState::kAllocated;
+    blocks[event.address] = StartBlock{event.bytes, 0, state};
   }
   for (const HeapSegment& segment : end.segments)
     for (const BlockDescription& block : segment.blocks) {
       if (block.state != BlockState::kAllocated && block.state != BlockState::kPending) continue;
       if (live.count(block.address)) continue;
-      auto known = blocks.find(block.address);
-      bool still_pending = requested.count(block.address) > 0;
-      if (known != blocks.end() && !still_pending) continue;  // freed, and handed out anew before the history began
-      if (known == blocks.end() && still_pending) continue;   // handed out and freed in the trace
-      BlockState state = still_pending ? BlockState::kAllocated : block.state;
+      auto pending = requested.find(block.address);
+      if (pending != requested.end() && !pending->second) continue;  // handed out and freed in the trace
+      BlockState state = pending != requested.end() ? BlockState::kAllocated : block.state;
       blocks[block.address] = StartBlock{block.requested_bytes, block.bytes, state};
     }
   return blocks;
@@ -279,8 +268,8 @@ std::vector<PoolId> find_unsplit_pools(const Heap& end, const Settings& settings
 bool find_start(const Heap& end, const std::vector<RecordedEvent>& events, const Settings& settings, Heap* start,
                 std::string* reason) {
   Ranges ranges(end);
-  for (auto event = events.rbegin(); event != events.rend(); ++event)
-    if (!ranges.undo(*event, reason)) return false;
+  for (size_t i = events.size(); i > 0; --i)
+    if (!ranges.undo(events, i - 1, reason)) return false;
   std::map<uint64_t, StartBlock> blocks = find_start_blocks(end, events);
   size_t placed_count = 0;
   for (const auto& [address, description] : ranges.ranges()) {

@@ -121,6 +121,11 @@ void TraceFollower::follow_request(const Group& group) {
   Policy::Attempt attempt;
   if (!is_plain) {
     follow_setting(group);
+    bool is_served_first = group.released_end == group.completed_end && request.kind == GM_ALLOC;
+    if (is_served_first && group.completed_end > next_) {
+      expect(policy_.finish_ready_frees(), "finishing frees");
+      return;  // what came back counts for the request
+    }
     attempt = plan(request, pool);
     if (group.released_end > group.completed_end) {
       free_released_pools(group);

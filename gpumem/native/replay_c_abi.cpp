@@ -1,9 +1,9 @@
 // The C interface of replay: argument checks and translation, nothing else.
 #include <algorithm>
-#include <cstring>
 #include <new>
 
 #include "gpumem_policy.h"
+#include "policy_translate.h"
 #include "replay_seed.h"
 #include "replay_session.h"
 
@@ -11,22 +11,11 @@ struct gm_replay {
   gpumem::ReplaySession session;
 };
 
+using gpumem::behaviour_of;
+using gpumem::copy_text;
+using gpumem::guarded;
+
 namespace {
-
-void copy_text(const std::string& text, char* target, size_t capacity) {
-  if (!target || capacity == 0) return;
-  size_t length = std::min(text.size(), capacity - 1);
-  std::memcpy(target, text.data(), length);
-  target[length] = 0;
-}
-
-gpumem::Behaviour behaviour_of(uint32_t bits) {
-  gpumem::Behaviour behaviour;
-  behaviour.search_after_retry_wait = bits & GM_BEHAVIOUR_SEARCH_AFTER_RETRY_WAIT;
-  behaviour.routed_pool_blocks_release = !(bits & GM_BEHAVIOUR_ROUTED_POOL_MAY_RELEASE);
-  behaviour.large_segment_setting_counts = bits & GM_BEHAVIOUR_LARGE_SEGMENT_SETTING;
-  return behaviour;
-}
 
 bool has_columns(const gm_replay_events* events) {
   return events && (events->count == 0 || (events->kind && events->device && events->stream && events->pool &&
@@ -35,16 +24,6 @@ bool has_columns(const gm_replay_events* events) {
 
 gpumem::TraceFollower* follower_of(const gm_replay* replay, uint32_t device) {
   return replay ? replay->session.find_device(device) : nullptr;
-}
-
-// Nothing may leave through the C interface but a status; memory is all that can run out here.
-template <typename Body>
-gm_status guarded(Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return GM_POLICY_OUT_OF_MEMORY;
-  }
 }
 
 void fill_counts(const gpumem::Policy& policy, gm_replay_result* result) {
@@ -86,18 +65,6 @@ void fill_difference(const gpumem::Difference& difference, gm_replay_result* res
 }
 
 }  // namespace
-
-gm_status gm_policy_check_settings(const char* settings, char* error, size_t capacity) {
-  if (!settings) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
-    gpumem::Settings parsed;
-    std::string reason;
-    bool ok = gpumem::parse_settings(settings, &parsed, &reason);
-    copy_text(reason, error, capacity);
-    if (!ok) return GM_POLICY_BAD_SETTINGS;
-    return GM_OK;
-  });
-}
 
 gm_status gm_replay_create(gm_replay** replay) {
   if (!replay) return GM_BAD_ARGUMENT;

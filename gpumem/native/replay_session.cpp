@@ -93,37 +93,4 @@ void ReplaySession::take(uint64_t count, uint64_t* block_bytes, uint64_t* split_
 
 void ReplaySession::on_detail(uint64_t position, const EventDetail& detail) { details_[position - taken_] = detail; }
 
-// Reservations appear as their mapped ranges.
-void list_heap(const Policy& policy, gm_heap_segments* segments, gm_heap_blocks* blocks) {
-  segments->count = 0;
-  blocks->count = 0;
-  uint64_t range_end = 0;
-  uint64_t segment_address = UINT64_MAX;
-  policy.visit([&](const SegmentDescription& segment, const BlockDescription& block) {
-    if (block.state == BlockState::kUnmapped) return;
-    bool continues = segment.address == segment_address && block.address == range_end;
-    segment_address = segment.address;
-    range_end = block.address + block.bytes;
-    if (!continues) {
-      uint64_t row = segments->count++;
-      if (segments->address) {
-        segments->address[row] = block.address;
-        segments->bytes[row] = 0;
-        segments->stream[row] = segment.stream;
-        segments->pool_first[row] = segment.pool.first;
-        segments->pool_second[row] = segment.pool.second;
-        segments->is_small[row] = segment.is_small;
-        segments->is_expandable[row] = segment.page_bytes != 0;
-      }
-    }
-    if (segments->address) segments->bytes[segments->count - 1] += block.bytes;
-    uint64_t row = blocks->count++;
-    if (!blocks->address) return;
-    blocks->address[row] = block.address;
-    blocks->bytes[row] = block.bytes;
-    blocks->requested_bytes[row] = block.requested_bytes;
-    blocks->state[row] = static_cast<uint8_t>(block.state);
-  });
-}
-
 }  // namespace gpumem

@@ -48,7 +48,4 @@ class ReplaySession : private DetailSink {
   uint64_t fed_ = 0;  // positions appended so far
 };
 
-// Fills rows of a policy's heap; arrays may be null to count only.
-void list_heap(const Policy& policy, gm_heap_segments* segments, gm_heap_blocks* blocks);
-
 }  // namespace gpumem

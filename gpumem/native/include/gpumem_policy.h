@@ -63,6 +63,73 @@ typedef struct gm_heap_blocks {
   uint8_t* state;            /* gm_block_state */
 } gm_heap_blocks;
 
+/* ---- an allocator on the simulated device ----------------------------------------------------- */
+
+typedef struct gm_policy gm_policy;
+
+enum gm_address_order { GM_ADDRESS_DESCENDING = 0, GM_ADDRESS_ASCENDING = 1, GM_ADDRESS_SCATTERED = 2 };
+
+typedef struct gm_policy_options {
+  const char* settings;   /* PYTORCH_CUDA_ALLOC_CONF's syntax; "" for the defaults */
+  uint64_t memory_bytes;  /* what the pretended card has */
+  uint64_t limit_bytes;   /* memory limit; GM_NO_LIMIT: per_process_memory_fraction of the settings, else none */
+  uint64_t seed;          /* of scattered addresses */
+  uint32_t behaviour;     /* gm_policy_behaviour bits */
+  uint32_t address_order; /* gm_address_order */
+} gm_policy_options;
+
+typedef struct gm_policy_allocation {
+  uint64_t address;
+  uint64_t block_bytes;
+  uint64_t split_bytes;
+  uint64_t flags; /* gm_flag bits */
+} gm_policy_allocation;
+
+typedef struct gm_policy_statistics {
+  uint64_t allocated_bytes, allocated_bytes_peak;
+  uint64_t active_bytes, active_bytes_peak;
+  uint64_t requested_bytes, requested_bytes_peak;
+  uint64_t reserved_bytes, reserved_bytes_peak;
+  uint64_t inactive_split_bytes, inactive_split_bytes_peak;
+  uint64_t allocated_blocks, active_blocks, segments;
+  uint64_t cache_hits, splits, alloc_retries, ooms, oom_rejections, device_allocs, device_frees;
+  uint64_t releasable_bytes, gap_bytes, small_free_bytes_max, large_free_bytes_max;
+} gm_policy_statistics;
+
+/* Called under the handle's lock for everything that happens, in order; must not call back into the handle. */
+typedef void (*gm_policy_listener)(void* context, const gm_event* event);
+
+GM_API gm_status gm_policy_create(const gm_policy_options* options, gm_policy_listener listener, void* context,
+                                  gm_policy** policy, char* error, size_t capacity);
+GM_API void gm_policy_destroy(gm_policy* policy);
+GM_API gm_status gm_policy_alloc(gm_policy* policy, uint64_t bytes, uint64_t stream, uint64_t thread,
+                                 gm_policy_allocation* allocation);
+GM_API gm_status gm_policy_free(gm_policy* policy, uint64_t address);
+GM_API gm_status gm_policy_record_stream(gm_policy* policy, uint64_t address, uint64_t stream);
+GM_API gm_status gm_policy_empty_cache(gm_policy* policy);
+GM_API gm_status gm_policy_set_limit(gm_policy* policy, uint64_t limit_bytes);
+GM_API gm_status gm_policy_set_settings(gm_policy* policy, const char* settings, char* error, size_t capacity);
+/* Private pools: created or held once more, released once, and routes to them for a thread or a captured stream. */
+GM_API gm_status gm_policy_create_pool(gm_policy* policy, uint64_t first, uint64_t second, uint32_t no_split,
+                                       uint32_t use_on_oom);
+GM_API gm_status gm_policy_release_pool(gm_policy* policy, uint64_t first, uint64_t second);
+GM_API gm_status gm_policy_begin_thread_route(gm_policy* policy, uint64_t first, uint64_t second, uint64_t thread);
+GM_API gm_status gm_policy_begin_capture(gm_policy* policy, uint64_t first, uint64_t second, uint64_t stream);
+GM_API gm_status gm_policy_end_route(gm_policy* policy, uint64_t first, uint64_t second);
+/* The simulated streams: while held, recorded work is over only when finished or waited for. */
+GM_API gm_status gm_policy_hold_streams(gm_policy* policy, uint32_t held);
+GM_API gm_status gm_policy_finish_stream(gm_policy* policy, uint64_t stream);
+/* The call_number-th device call from now on fails (out_of_memory 1: with no memory, 0: with a driver error). */
+GM_API gm_status gm_policy_fail_call(gm_policy* policy, uint64_t call_number, uint32_t out_of_memory);
+/* Device calls made so far, and the name of the one that failed last ("" none). */
+GM_API gm_status gm_policy_device_calls(gm_policy* policy, uint64_t* call_count, char* failed, size_t capacity);
+GM_API gm_status gm_policy_get_statistics(gm_policy* policy, gm_policy_statistics* statistics);
+GM_API gm_status gm_policy_reset_peaks(gm_policy* policy);
+/* GM_POLICY_UNSOUND, and which equation in `error`, when the heap contradicts itself. Walks all of it. */
+GM_API gm_status gm_policy_check(gm_policy* policy, char* error, size_t capacity);
+GM_API gm_status gm_policy_count_heap(gm_policy* policy, uint64_t* segments, uint64_t* blocks);
+GM_API gm_status gm_policy_get_heap(gm_policy* policy, gm_heap_segments* segments, gm_heap_blocks* blocks);
+
 /* ---- replay: any number of devices of one trace ------------------------------------------------ */
 
 typedef struct gm_replay gm_replay;

@@ -1,0 +1,75 @@
+// What the C interfaces of policy and replay share; see the header.
+#include "policy_translate.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gpumem {
+
+void copy_text(const std::string& text, char* target, size_t capacity) {
+  if (!target || capacity == 0) return;
+  size_t length = std::min(text.size(), capacity - 1);
+  std::memcpy(target, text.data(), length);
+  target[length] = 0;
+}
+
+Behaviour behaviour_of(uint32_t bits) {
+  Behaviour behaviour;
+  behaviour.search_after_retry_wait = bits & GM_BEHAVIOUR_SEARCH_AFTER_RETRY_WAIT;
+  behaviour.routed_pool_blocks_release = !(bits & GM_BEHAVIOUR_ROUTED_POOL_MAY_RELEASE);
+  behaviour.large_segment_setting_counts = bits & GM_BEHAVIOUR_LARGE_SEGMENT_SETTING;
+  return behaviour;
+}
+
+gm_status status_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kOk:
+      return GM_OK;
+    case Outcome::kOutOfMemory:
+      return GM_POLICY_OUT_OF_MEMORY;
+    case Outcome::kTooLarge:
+      return GM_POLICY_TOO_LARGE;
+    case Outcome::kNotLive:
+      return GM_POLICY_NOT_LIVE;
+    case Outcome::kPoolUnknown:
+      return GM_POLICY_POOL_UNKNOWN;
+    case Outcome::kDeviceFailed:
+      break;
+  }
+  return GM_POLICY_DEVICE_FAILED;
+}
+
+// Reservations appear as their mapped ranges.
+void list_heap(const Policy& policy, gm_heap_segments* segments, gm_heap_blocks* blocks) {
+  segments->count = 0;
+  blocks->count = 0;
+  uint64_t range_end = 0;
+  uint64_t segment_address = UINT64_MAX;
+  policy.visit([&](const SegmentDescription& segment, const BlockDescription& block) {
+    if (block.state == BlockState::kUnmapped) return;
+    bool continues = segment.address == segment_address && block.address == range_end;
+    segment_address = segment.address;
+    range_end = block.address + block.bytes;
+    if (!continues) {
+      uint64_t row = segments->count++;
+      if (segments->address) {
+        segments->address[row] = block.address;
+        segments->bytes[row] = 0;
+        segments->stream[row] = segment.stream;
+        segments->pool_first[row] = segment.pool.first;
+        segments->pool_second[row] = segment.pool.second;
+        segments->is_small[row] = segment.is_small;
+        segments->is_expandable[row] = segment.page_bytes != 0;
+      }
+    }
+    if (segments->address) segments->bytes[segments->count - 1] += block.bytes;
+    uint64_t row = blocks->count++;
+    if (!blocks->address) return;
+    blocks->address[row] = block.address;
+    blocks->bytes[row] = block.bytes;
+    blocks->requested_bytes[row] = block.requested_bytes;
+    blocks->state[row] = static_cast<uint8_t>(block.state);
+  });
+}
+
+}  // namespace gpumem

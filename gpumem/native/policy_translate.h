@@ -1,0 +1,35 @@
+// What the C interfaces of policy and replay share: texts, option bits, heap rows.
+//
+// Owns: translation between C structs and the policy's types. Must not know: what a call does.
+#pragma once
+
+#include <cstddef>
+#include <new>
+#include <string>
+
+#include "gpumem_policy.h"
+#include "policy.h"
+
+namespace gpumem {
+
+// Cuts to capacity; always ends with 0.
+void copy_text(const std::string& text, char* target, size_t capacity);
+
+Behaviour behaviour_of(uint32_t bits);
+
+gm_status status_of(Outcome outcome);
+
+// Fills rows of a policy's heap, reservations as their mapped ranges; null arrays: counts only.
+void list_heap(const Policy& policy, gm_heap_segments* segments, gm_heap_blocks* blocks);
+
+// Nothing leaves through the C interface but a status; memory is all that can run out here.
+template <typename Body>
+gm_status guarded(Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return GM_POLICY_OUT_OF_MEMORY;
+  }
+}
+
+}  // namespace gpumem

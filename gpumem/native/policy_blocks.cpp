@@ -8,20 +8,26 @@
 namespace gpumem {
 namespace {
 
-constexpr size_t kLeafEntriesMax = 64;
-constexpr size_t kLeafEntriesFew = 12;
+constexpr size_t kEntriesFew = 12;
 constexpr size_t kSlabBlocks = 512;
 
 }  // namespace
 
-BlockList::Cursor BlockList::lower_bound(Key key) const {
-  // The first leaf whose last entry is not below the key holds the answer.
-  auto leaf = std::lower_bound(leaves_.begin(), leaves_.end(), key,
-                               [](const Leaf& candidate, const Key& wanted) { return candidate.entries.back().key < wanted; });
-  if (leaf == leaves_.end()) return end();
-  auto entry = std::lower_bound(leaf->entries.begin(), leaf->entries.end(), key,
-                                [](const Entry& candidate, const Key& wanted) { return candidate.key < wanted; });
-  return Cursor{static_cast<size_t>(leaf - leaves_.begin()), static_cast<size_t>(entry - leaf->entries.begin())};
+// How many of the ascending keys lie below `key`; no branch depends on the keys.
+size_t BlockList::count_below(const Key* keys, size_t count, const Key& key) {
+  const Key* first = keys;
+  while (count > 1) {
+    size_t half = count / 2;
+    first += is_below(first[half - 1], key) ? half : 0;
+    count -= half;
+  }
+  return static_cast<size_t>(first - keys) + (count == 1 && is_below(*first, key) ? 1 : 0);
+}
+
+BlockList::Cursor BlockList::lower_bound(const Key& key) const {
+  size_t leaf = count_below(tops_.data(), tops_.size(), key);
+  if (leaf == leaves_.size()) return end();
+  return Cursor{leaf, count_below(leaves_[leaf]->keys, leaves_[leaf]->entry_count, key)};
 }
 
 void BlockList::insert(Block* block) {
@@ -30,39 +36,63 @@ void BlockList::insert(Block* block) {
   Cursor cursor = lower_bound(key);
   if (is_end(cursor)) {
     if (leaves_.empty()) {
-      leaves_.emplace_back();
-      leaves_.back().entries.reserve(kLeafEntriesMax);
+      leaves_.push_back(std::make_unique<Leaf>());
+      tops_.push_back(key);
     }
-    cursor = Cursor{leaves_.size() - 1, leaves_.back().entries.size()};
+    cursor = Cursor{leaves_.size() - 1, leaves_.back()->entry_count};
   }
-  auto* entries = &leaves_[cursor.leaf].entries;
-  if (entries->size() == kLeafEntriesMax) {
-    Leaf upper;
-    upper.entries.reserve(kLeafEntriesMax);
-    constexpr size_t kHalf = kLeafEntriesMax / 2;
-    upper.entries.assign(entries->begin() + kHalf, entries->end());
-    entries->resize(kHalf);
-    leaves_.insert(leaves_.begin() + static_cast<std::ptrdiff_t>(cursor.leaf) + 1, std::move(upper));
+  if (leaves_[cursor.leaf]->entry_count == kEntriesMax) {
+    split_leaf(cursor.leaf);
+    constexpr size_t kHalf = kEntriesMax / 2;
     if (cursor.slot > kHalf) cursor = Cursor{cursor.leaf + 1, cursor.slot - kHalf};
-    entries = &leaves_[cursor.leaf].entries;
   }
-  entries->insert(entries->begin() + static_cast<std::ptrdiff_t>(cursor.slot), Entry{key, block});
+  Leaf& leaf = *leaves_[cursor.leaf];
+  std::copy_backward(leaf.keys + cursor.slot, leaf.keys + leaf.entry_count, leaf.keys + leaf.entry_count + 1);
+  std::copy_backward(leaf.blocks + cursor.slot, leaf.blocks + leaf.entry_count, leaf.blocks + leaf.entry_count + 1);
+  leaf.keys[cursor.slot] = key;
+  leaf.blocks[cursor.slot] = block;
+  ++leaf.entry_count;
+  tops_[cursor.leaf] = leaf.keys[leaf.entry_count - 1];
+}
+
+void BlockList::split_leaf(size_t index) {
+  constexpr size_t kHalf = kEntriesMax / 2;
+  Leaf& lower = *leaves_[index];
+  auto upper = std::make_unique<Leaf>();
+  std::copy(lower.keys + kHalf, lower.keys + kEntriesMax, upper->keys);
+  std::copy(lower.blocks + kHalf, lower.blocks + kEntriesMax, upper->blocks);
+  upper->entry_count = kEntriesMax - kHalf;
+  lower.entry_count = kHalf;
+  tops_.insert(tops_.begin() + static_cast<std::ptrdiff_t>(index), lower.keys[kHalf - 1]);
+  leaves_.insert(leaves_.begin() + static_cast<std::ptrdiff_t>(index) + 1, std::move(upper));
 }
 
 void BlockList::erase(Block* block) {
   Cursor cursor = lower_bound(key_of(block));
   GM_CHECK(!is_end(cursor) && at(cursor) == block);
-  auto& entries = leaves_[cursor.leaf].entries;
-  entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(cursor.slot));
+  Leaf& leaf = *leaves_[cursor.leaf];
+  std::copy(leaf.keys + cursor.slot + 1, leaf.keys + leaf.entry_count, leaf.keys + cursor.slot);
+  std::copy(leaf.blocks + cursor.slot + 1, leaf.blocks + leaf.entry_count, leaf.blocks + cursor.slot);
+  --leaf.entry_count;
   --block_count_;
-  auto leaf = leaves_.begin() + static_cast<std::ptrdiff_t>(cursor.leaf);
-  if (entries.empty()) {
-    leaves_.erase(leaf);
-  } else if (entries.size() < kLeafEntriesFew && cursor.leaf + 1 < leaves_.size() &&
-             leaf[1].entries.size() < kLeafEntriesFew) {
-    entries.insert(entries.end(), leaf[1].entries.begin(), leaf[1].entries.end());
-    leaves_.erase(leaf + 1);
+  if (leaf.entry_count == 0) {
+    leaves_.erase(leaves_.begin() + static_cast<std::ptrdiff_t>(cursor.leaf));
+    tops_.erase(tops_.begin() + static_cast<std::ptrdiff_t>(cursor.leaf));
+    return;
   }
+  tops_[cursor.leaf] = leaf.keys[leaf.entry_count - 1];
+  if (leaf.entry_count < kEntriesFew) join_next_leaf(cursor.leaf);
+}
+
+void BlockList::join_next_leaf(size_t index) {
+  if (index + 1 >= leaves_.size() || leaves_[index + 1]->entry_count >= kEntriesFew) return;
+  Leaf& leaf = *leaves_[index];
+  const Leaf& next = *leaves_[index + 1];
+  std::copy(next.keys, next.keys + next.entry_count, leaf.keys + leaf.entry_count);
+  std::copy(next.blocks, next.blocks + next.entry_count, leaf.blocks + leaf.entry_count);
+  leaf.entry_count += next.entry_count;
+  tops_.erase(tops_.begin() + static_cast<std::ptrdiff_t>(index));
+  leaves_.erase(leaves_.begin() + static_cast<std::ptrdiff_t>(index) + 1);
 }
 
 bool BlockList::contains(const Block* block) const {
@@ -71,29 +101,13 @@ bool BlockList::contains(const Block* block) const {
 }
 
 BlockList::Cursor BlockList::after(Cursor cursor) const {
-  if (cursor.slot + 1 < leaves_[cursor.leaf].entries.size()) return Cursor{cursor.leaf, cursor.slot + 1};
+  if (cursor.slot + 1 < leaves_[cursor.leaf]->entry_count) return Cursor{cursor.leaf, cursor.slot + 1};
   return Cursor{cursor.leaf + 1, 0};
 }
 
 BlockList::Cursor BlockList::before(Cursor cursor) const {
   if (cursor.slot > 0) return Cursor{cursor.leaf, cursor.slot - 1};
-  return Cursor{cursor.leaf - 1, leaves_[cursor.leaf - 1].entries.size() - 1};
-}
-
-StreamBlocks& BlockPool::blocks_of(uint64_t stream) {
-  auto found = std::lower_bound(streams.begin(), streams.end(), stream,
-                                [](const StreamBlocks& blocks, uint64_t wanted) { return blocks.stream < wanted; });
-  if (found == streams.end() || found->stream != stream) {
-    found = streams.insert(found, StreamBlocks());
-    found->stream = stream;
-  }
-  return *found;
-}
-
-const StreamBlocks* BlockPool::find_blocks_of(uint64_t stream) const {
-  for (const StreamBlocks& blocks : streams)
-    if (blocks.stream == stream) return &blocks;
-  return nullptr;
+  return Cursor{cursor.leaf - 1, leaves_[cursor.leaf - 1]->entry_count - 1};
 }
 
 Block* BlockStore::take() {

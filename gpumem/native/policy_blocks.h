@@ -50,8 +50,9 @@ struct Block {
 };
 
 // The free (or the unmapped) blocks of one stream in one pool, in the order of (bytes, address), or of address alone.
-// A sorted list of short sorted leaves: searches touch two cache lines or three, insertions move half a leaf.
-//   every leaf is non-empty; leaves and the entries in them ascend; block_count = sum over leaves
+// A sorted list of short sorted leaves: a search is two short binary searches, an insertion moves half a leaf.
+//   every leaf holds 1 to kEntriesMax entries; leaves and the entries in them ascend
+//   tops[i] = key of the last entry of leaf i; block_count = sum of entry_count
 class BlockList {
  public:
   enum class Order : uint8_t { kBytesThenAddress, kAddress };
@@ -67,48 +68,49 @@ class BlockList {
   bool contains(const Block* block) const;
   size_t block_count() const { return block_count_; }
 
-  // First block with at least `bytes` (kBytesThenAddress); at_end when there is none.
+  // First block with at least `bytes` (kBytesThenAddress); the end when there is none.
   Cursor find_at_least(uint64_t bytes) const { return lower_bound(Key{bytes, 0}); }
   Cursor begin() const { return Cursor{0, 0}; }
   Cursor end() const { return Cursor{leaves_.size(), 0}; }
   bool is_end(Cursor cursor) const { return cursor.leaf == leaves_.size(); }
   bool is_begin(Cursor cursor) const { return cursor.leaf == 0 && cursor.slot == 0; }
-  Block* at(Cursor cursor) const { return leaves_[cursor.leaf].entries[cursor.slot].block; }
+  Block* at(Cursor cursor) const { return leaves_[cursor.leaf]->blocks[cursor.slot]; }
   Cursor after(Cursor cursor) const;
   Cursor before(Cursor cursor) const;
-  uint64_t bytes_max() const { return leaves_.empty() ? 0 : leaves_.back().entries.back().key.major; }
 
  private:
+  static constexpr size_t kEntriesMax = 64;
   struct Key {
     uint64_t major;  // bytes, or address
     uint64_t minor;  // address, or 0
-    bool operator<(const Key& other) const {
-      return major < other.major || (major == other.major && minor < other.minor);
-    }
   };
-  struct Entry {
-    Key key;
-    Block* block;
-  };
+  static bool is_below(const Key& a, const Key& b) {
+    return (a.major < b.major) | ((a.major == b.major) & (a.minor < b.minor));
+  }
   struct Leaf {
-    std::vector<Entry> entries;
+    size_t entry_count = 0;
+    Key keys[kEntriesMax];
+    Block* blocks[kEntriesMax];  // blocks[i] has keys[i]
   };
 
   Key key_of(const Block* block) const {
     return order_ == Order::kAddress ? Key{block->address, 0} : Key{block->bytes, block->address};
   }
-  Cursor lower_bound(Key key) const;
+  static size_t count_below(const Key* keys, size_t count, const Key& key);
+  Cursor lower_bound(const Key& key) const;
+  void split_leaf(size_t leaf);
+  void join_next_leaf(size_t leaf);
 
   Order order_;
   size_t block_count_ = 0;
-  std::vector<Leaf> leaves_;
+  std::vector<Key> tops_;
+  std::vector<std::unique_ptr<Leaf>> leaves_;
 };
 
 struct PrivatePool;
 
 // One stream's share of a pool.
 struct StreamBlocks {
-  uint64_t stream = 0;  // raw handle
   BlockList free{BlockList::Order::kBytesThenAddress};
   BlockList unmapped{BlockList::Order::kAddress};
 };
@@ -120,10 +122,7 @@ struct BlockPool {
   bool is_small = false;
   PrivatePool* owner = nullptr;  // null: the default pools
   uint64_t search_count = 0;     // searches while garbage collection is armed; ages are counted in them
-  std::vector<StreamBlocks> streams;  // ascending by stream: the order of every walk over the pool
-
-  StreamBlocks& blocks_of(uint64_t stream);
-  const StreamBlocks* find_blocks_of(uint64_t stream) const;
+  std::map<uint64_t, StreamBlocks> streams;  // by raw handle, ascending: the order of every walk over the pool
 };
 
 // A pool of its own for CUDA graphs or a MemPool.
@@ -149,6 +148,7 @@ struct Segment {
   uint64_t stream = 0;        // raw handle
   uint64_t page_bytes = 0;    // 0: ordinary
   BlockPool* pool = nullptr;
+  StreamBlocks* lists = nullptr;  // its stream's share of the pool
   Block* first = nullptr;
   bool is_expandable() const { return page_bytes != 0; }
 };

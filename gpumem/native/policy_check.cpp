@@ -44,13 +44,13 @@ std::string hex(uint64_t address) {
 bool is_idle(const Block* block) { return block->state == BlockState::kFree || block->state == BlockState::kUnmapped; }
 
 // What is wrong with a block by itself and beside its neighbours; "" when nothing is.
-const char* find_block_fault(const Block* block, const Block* previous, const StreamBlocks* lists) {
+const char* find_block_fault(const Block* block, const Block* previous, const StreamBlocks& lists) {
   if (block->previous != previous) return "the links of neighbours disagree";
   if (previous && previous->address + previous->bytes != block->address) return "blocks do not tile their segment";
   if (block->bytes == 0 || block->bytes % kBlockUnitBytes != 0) return "block bytes are no multiple of 512";
   if (previous && is_idle(block) && previous->state == block->state) return "two free neighbours are not merged";
-  bool in_free = lists && lists->free.contains(block);
-  bool in_unmapped = lists && lists->unmapped.contains(block);
+  bool in_free = lists.free.contains(block);
+  bool in_unmapped = lists.unmapped.contains(block);
   if (in_free != (block->state == BlockState::kFree)) return "the free list disagrees with the block";
   if (in_unmapped != (block->state == BlockState::kUnmapped)) return "the unmapped list disagrees with the block";
   if (!is_idle(block) && block->requested_bytes > block->bytes) return "a block is smaller than its request";
@@ -58,13 +58,12 @@ const char* find_block_fault(const Block* block, const Block* previous, const St
 }
 
 std::string find_segment_fault(const Segment& segment, HeapSums* sums, const BlockMap& live) {
-  const StreamBlocks* lists = segment.pool->find_blocks_of(segment.stream);
   uint64_t bytes = 0;
   uint64_t mapped_bytes = 0;
   const Block* previous = nullptr;
   if (!segment.first || segment.first->address != segment.address) return "its first block is elsewhere";
   for (const Block* block = segment.first; block; previous = block, block = block->next) {
-    const char* fault = find_block_fault(block, previous, lists);
+    const char* fault = find_block_fault(block, previous, *segment.lists);
     if (*fault) return std::string(fault) + " at " + hex(block->address);
     if ((block->state == BlockState::kAllocated) != (live.find(block->address) == block))
       return "the live map disagrees at " + hex(block->address);
@@ -101,7 +100,7 @@ bool Policy::check(std::string* why) const {
   };
   size_t listed_count = 0;
   for_each_pool([&](const BlockPool& pool) {
-    for (const StreamBlocks& blocks : pool.streams) listed_count += blocks.free.block_count() + blocks.unmapped.block_count();
+    for (const auto& [stream, blocks] : pool.streams) listed_count += blocks.free.block_count() + blocks.unmapped.block_count();
   });
   const Equation equations[] = {
       {"reserved = mapped blocks", all.reserved_bytes.now, sums.reserved_bytes},
@@ -133,7 +132,7 @@ IdleMeasure Policy::measure_idle() const {
   for_each_pool([&](const BlockPool& pool) {
     bool may_go = !pool.owner || pool.owner->use_count == 0;
     uint64_t& largest = pool.is_small ? measure.small_free_bytes_max : measure.large_free_bytes_max;
-    for (const StreamBlocks& blocks : pool.streams)
+    for (const auto& [stream, blocks] : pool.streams)
       for (auto cursor = blocks.free.begin(); !blocks.free.is_end(cursor); cursor = blocks.free.after(cursor)) {
         const Block* block = blocks.free.at(cursor);
         idle_bytes += block->bytes;

@@ -43,7 +43,7 @@ bool Policy::take_expandable(Attempt* attempt) {
 
 // The lowest unmapped space that, with free blocks around it, is large enough.
 Block* Policy::find_room(const Attempt& attempt) {
-  const BlockList& unmapped = attempt.pool->blocks_of(attempt.stream).unmapped;
+  const BlockList& unmapped = attempt.pool->streams[attempt.stream].unmapped;
   for (auto cursor = unmapped.begin(); !unmapped.is_end(cursor); cursor = unmapped.after(cursor)) {
     Block* block = unmapped.at(cursor);
     if (block->previous && block->previous->state == BlockState::kFree) block = block->previous;
@@ -77,7 +77,7 @@ Block* Policy::reserve(const Attempt& attempt) {
   block->segment = segment;
   block->state = BlockState::kUnmapped;
   segment->first = block;
-  attempt.pool->blocks_of(attempt.stream).unmapped.insert(block);
+  segment->lists->unmapped.insert(block);
   return block;
 }
 
@@ -91,7 +91,7 @@ bool Policy::map_block(Block* block, uint64_t wanted_bytes) {
   require(status, "mapping memory");
 
   uint64_t address = block->address;
-  BlockList& unmapped = segment->pool->blocks_of(segment->stream).unmapped;
+  BlockList& unmapped = segment->lists->unmapped;
   unmapped.erase(block);
   if (bytes < block->bytes) {
     Block* rest = store_.take();
@@ -137,7 +137,7 @@ void Policy::unmap_block(Block* block) {
   block->state = BlockState::kUnmapped;
   merge(block, block->previous);
   merge(block, block->next);
-  segment->pool->blocks_of(segment->stream).unmapped.insert(block);
+  segment->lists->unmapped.insert(block);
   segment->mapped_bytes -= end - begin;
   ++statistics_.device_frees;
   statistics_.change(segment->pool->is_small, [&](PoolStatistics& pool) { pool.reserved_bytes.remove(end - begin); });
@@ -168,7 +168,7 @@ void Policy::insert_sliver(Block* block, uint64_t address, uint64_t bytes) {
 void Policy::release_reservation(Block* block) {
   Segment* segment = block->segment;
   require(device_->release_reservation(segment->address, segment->bytes), "releasing address space");
-  segment->pool->blocks_of(segment->stream).unmapped.erase(block);
+  segment->lists->unmapped.erase(block);
   store_.give_back(block);
   remove_segment(segment);
 }

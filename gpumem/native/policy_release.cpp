@@ -23,7 +23,7 @@ std::vector<Block*> Policy::find_garbage() const {
   std::vector<Block*> candidates;
   uint64_t age_sum = 0;
   auto age_of = [this](const Block* block) { return large_.search_count - block->age_base; };
-  for (const StreamBlocks& blocks : large_.streams)
+  for (const auto& [stream, blocks] : large_.streams)
     for (auto cursor = blocks.free.begin(); !blocks.free.is_end(cursor); cursor = blocks.free.after(cursor)) {
       Block* block = blocks.free.at(cursor);
       if (!is_whole_segment(block)) continue;
@@ -61,9 +61,9 @@ void Policy::collect_garbage(Attempt* attempt) {
 std::vector<Block*> Policy::find_oversize(const Attempt& attempt, bool* enough) const {
   std::vector<Block*> victims;
   *enough = false;
-  const StreamBlocks* blocks = attempt.pool->find_blocks_of(attempt.stream);
-  if (settings_.max_split_bytes == kUnlimitedBytes || !blocks) return victims;
-  const BlockList& free = blocks->free;
+  auto blocks = attempt.pool->streams.find(attempt.stream);
+  if (settings_.max_split_bytes == kUnlimitedBytes || blocks == attempt.pool->streams.end()) return victims;
+  const BlockList& free = blocks->second.free;
   uint64_t needed_bytes = std::max(attempt.rounded_bytes, settings_.max_split_bytes);
   auto cursor = free.find_at_least(needed_bytes);
   if (!free.is_end(cursor) && !free.at(cursor)->segment->is_expandable()) {
@@ -108,7 +108,7 @@ void Policy::release_idle_memory() {
 void Policy::release_pool_memory(BlockPool* pool) {
   std::vector<Block*> whole;
   std::vector<Block*> expandable;
-  for (const StreamBlocks& blocks : pool->streams)
+  for (const auto& [stream, blocks] : pool->streams)
     for (auto cursor = blocks.free.begin(); !blocks.free.is_end(cursor); cursor = blocks.free.after(cursor)) {
       Block* block = blocks.free.at(cursor);
       if (block->segment->is_expandable())

@@ -33,9 +33,9 @@ BlockList::Cursor find_least_expandable(const BlockList& free, BlockList::Cursor
 
 // The smallest sufficient block of the stream, lowest address first; then rejected if it is oversize.
 Block* Policy::find_fit(const Attempt& attempt) const {
-  const StreamBlocks* blocks = attempt.pool->find_blocks_of(attempt.stream);
-  if (!blocks) return nullptr;
-  const BlockList& free = blocks->free;
+  auto blocks = attempt.pool->streams.find(attempt.stream);
+  if (blocks == attempt.pool->streams.end()) return nullptr;
+  const BlockList& free = blocks->second.free;
   BlockList::Cursor cursor = free.find_at_least(attempt.rounded_bytes);
   if (free.is_end(cursor)) return nullptr;
   if (free.at(cursor)->segment->is_expandable()) {
@@ -124,7 +124,7 @@ bool Policy::merge(Block* block, Block* neighbour) {
     erase_free(neighbour);
   } else {
     if (neighbour->state != BlockState::kUnmapped) return false;
-    block->segment->pool->blocks_of(block->segment->stream).unmapped.erase(neighbour);
+    block->segment->lists->unmapped.erase(neighbour);
   }
   if (block->previous == neighbour) {
     block->address = neighbour->address;
@@ -146,7 +146,7 @@ void Policy::insert_free(Block* block) {
   BlockPool* pool = block->segment->pool;
   block->state = BlockState::kFree;
   block->age_base = pool->search_count;
-  pool->blocks_of(block->segment->stream).free.insert(block);
+  block->segment->lists->free.insert(block);
   if (block->segment->is_expandable() || is_whole_segment(block)) return;
   statistics_.change(pool->is_small, [&](PoolStatistics& counters) {
     counters.inactive_split_bytes.add(block->bytes);
@@ -156,7 +156,7 @@ void Policy::insert_free(Block* block) {
 
 void Policy::erase_free(Block* block) {
   BlockPool* pool = block->segment->pool;
-  pool->blocks_of(block->segment->stream).free.erase(block);
+  block->segment->lists->free.erase(block);
   if (block->segment->is_expandable() || is_whole_segment(block)) return;
   statistics_.change(pool->is_small, [&](PoolStatistics& counters) {
     counters.inactive_split_bytes.remove(block->bytes);

@@ -58,6 +58,7 @@ Segment* Policy::add_segment(const SegmentDescription& description, BlockPool* p
   segment->stream = description.stream;
   segment->page_bytes = description.page_bytes;
   segment->pool = pool;
+  segment->lists = &pool->streams[description.stream];
   if (pool->owner) ++pool->owner->segment_count;
   bool is_new = segments_.emplace(description.address, std::move(owned)).second;
   GM_CHECK(is_new);
@@ -114,7 +115,7 @@ void Policy::adopt(const SegmentDescription& description, const std::vector<Bloc
 void Policy::adopt_block(Block* block) {
   Segment* segment = block->segment;
   if (block->state == BlockState::kUnmapped) {
-    segment->pool->blocks_of(segment->stream).unmapped.insert(block);
+    segment->lists->unmapped.insert(block);
     return;
   }
   segment->mapped_bytes += block->bytes;

@@ -63,7 +63,7 @@ void TraceFollower::follow(bool at_end) {
 }
 
 void TraceFollower::follow_one(bool at_end) {
-  const RecordedEvent event = events_[next_];
+  const RecordedEvent& event = events_[next_];
   switch (event.kind) {
     case GM_FREE:
     case GM_FREE_REQUESTED:

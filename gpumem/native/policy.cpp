@@ -65,8 +65,10 @@ void Policy::hand_out(Attempt* attempt, Allocation* allocation) {
   if (should_split(*attempt)) {
     attempt->flags |= GM_FLAG_SPLIT;
     allocation->split_bytes = block->bytes - attempt->rounded_bytes;
-    block = split_front(block, attempt->rounded_bytes);
+    block = split_front(*attempt);
     ++statistics_.splits;
+  } else {
+    take_from_list(*attempt);
   }
   block->state = BlockState::kAllocated;
   block->requested_bytes = attempt->requested_bytes;

@@ -116,11 +116,13 @@ class Policy {
     uint64_t segment_bytes = 0;
     uint64_t stream = 0;
     BlockPool* pool = nullptr;
-    Block* block = nullptr;  // the block found, once there is one
+    Block* block = nullptr;        // the block found, once there is one
+    BlockList::Cursor cursor;      // where it stands in its free list …
+    bool is_listed = false;        // … from which it is taken when it is handed out
     uint16_t flags = 0;
   };
   Outcome plan(const Request& request, Attempt* attempt);
-  Block* find_fit(const Attempt& attempt) const;
+  Block* find_fit(const Attempt& attempt, BlockList::Cursor* place = nullptr) const;
   bool would_fit_after(const Attempt& attempt, const Block* completed) const;
   bool is_over_limit(const Attempt& attempt) const;
   std::vector<Block*> find_garbage() const;
@@ -170,7 +172,9 @@ class Policy {
   bool take_fit(Attempt* attempt);
   bool take_from_pools_on_oom(Attempt* attempt);
   bool should_split(const Attempt& attempt) const;
-  Block* split_front(Block* block, uint64_t bytes);
+  Block* split_front(const Attempt& attempt);
+  void take_from_list(const Attempt& attempt);
+  void count_inactive_split(const Block* block, bool added);
   bool merge(Block* block, Block* neighbour);
   void insert_free(Block* block);
   void erase_free(Block* block);

@@ -67,9 +67,31 @@ void BlockList::split_leaf(size_t index) {
   leaves_.insert(leaves_.begin() + static_cast<std::ptrdiff_t>(index) + 1, std::move(upper));
 }
 
-void BlockList::erase(Block* block) {
+BlockList::Cursor BlockList::find(const Block* block) const {
   Cursor cursor = lower_bound(key_of(block));
   GM_CHECK(!is_end(cursor) && at(cursor) == block);
+  return cursor;
+}
+
+void BlockList::move_at(Cursor cursor) {
+  Leaf& leaf = *leaves_[cursor.leaf];
+  Block* block = leaf.blocks[cursor.slot];
+  Key key = key_of(block);
+  bool fits_leaf = is_below(key, leaf.keys[cursor.slot]) && (cursor.leaf == 0 || is_below(tops_[cursor.leaf - 1], key));
+  if (!fits_leaf) {
+    erase_at(cursor);
+    insert(block);
+    return;
+  }
+  size_t slot = count_below(leaf.keys, cursor.slot, key);
+  std::copy_backward(leaf.keys + slot, leaf.keys + cursor.slot, leaf.keys + cursor.slot + 1);
+  std::copy_backward(leaf.blocks + slot, leaf.blocks + cursor.slot, leaf.blocks + cursor.slot + 1);
+  leaf.keys[slot] = key;
+  leaf.blocks[slot] = block;
+  tops_[cursor.leaf] = leaf.keys[leaf.entry_count - 1];
+}
+
+void BlockList::erase_at(Cursor cursor) {
   Leaf& leaf = *leaves_[cursor.leaf];
   std::copy(leaf.keys + cursor.slot + 1, leaf.keys + leaf.entry_count, leaf.keys + cursor.slot);
   std::copy(leaf.blocks + cursor.slot + 1, leaf.blocks + leaf.entry_count, leaf.blocks + cursor.slot);

@@ -64,7 +64,7 @@ class BlockList {
   explicit BlockList(Order order) : order_(order) {}
 
   void insert(Block* block);
-  void erase(Block* block);
+  void erase(Block* block) { erase_at(find(block)); }
   bool contains(const Block* block) const;
   size_t block_count() const { return block_count_; }
 
@@ -75,6 +75,9 @@ class BlockList {
   bool is_end(Cursor cursor) const { return cursor.leaf == leaves_.size(); }
   bool is_begin(Cursor cursor) const { return cursor.leaf == 0 && cursor.slot == 0; }
   Block* at(Cursor cursor) const { return leaves_[cursor.leaf]->blocks[cursor.slot]; }
+  void erase_at(Cursor cursor);
+  // Puts a block whose bytes and address have changed to its new place; mostly that is near the old one.
+  void move_at(Cursor cursor);
   Cursor after(Cursor cursor) const;
   Cursor before(Cursor cursor) const;
 
@@ -98,6 +101,7 @@ class BlockList {
   }
   static size_t count_below(const Key* keys, size_t count, const Key& key);
   Cursor lower_bound(const Key& key) const;
+  Cursor find(const Block* block) const;
   void split_leaf(size_t leaf);
   void join_next_leaf(size_t leaf);
 

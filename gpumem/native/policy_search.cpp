@@ -32,7 +32,7 @@ BlockList::Cursor find_least_expandable(const BlockList& free, BlockList::Cursor
 }  // namespace
 
 // The smallest sufficient block of the stream, lowest address first; then rejected if it is oversize.
-Block* Policy::find_fit(const Attempt& attempt) const {
+Block* Policy::find_fit(const Attempt& attempt, BlockList::Cursor* place) const {
   auto blocks = attempt.pool->streams.find(attempt.stream);
   if (blocks == attempt.pool->streams.end()) return nullptr;
   const BlockList& free = blocks->second.free;
@@ -43,7 +43,9 @@ Block* Policy::find_fit(const Attempt& attempt) const {
     if (free.is_end(cursor)) return nullptr;
   }
   Block* block = free.at(cursor);
-  return block->bytes < reusable_bytes_below(attempt.rounded_bytes) ? block : nullptr;
+  if (block->bytes >= reusable_bytes_below(attempt.rounded_bytes)) return nullptr;
+  if (place) *place = cursor;
+  return block;
 }
 
 // A large request may get a somewhat larger unsplittable block; a smaller one never gets an unsplittable block.
@@ -64,10 +66,9 @@ bool Policy::would_fit_after(const Attempt& attempt, const Block* completed) con
 
 bool Policy::take_fit(Attempt* attempt) {
   if (limit_bytes_ != kUnlimitedBytes && settings_.garbage_collection_threshold > 0.0) ++attempt->pool->search_count;
-  Block* block = find_fit(*attempt);
-  if (!block) return false;
-  erase_free(block);
-  attempt->block = block;
+  attempt->block = find_fit(*attempt, &attempt->cursor);
+  if (!attempt->block) return false;
+  attempt->is_listed = true;
   attempt->flags |= GM_FLAG_CACHE_HIT;
   return true;
 }
@@ -96,22 +97,33 @@ bool Policy::should_split(const Attempt& attempt) const {
   return attempt.rounded_bytes < settings_.max_split_bytes && remaining_bytes > kSmallRequestBytesMax;
 }
 
-// The low end becomes a block of its own; the rest stays the same block and goes back to the free list.
-Block* Policy::split_front(Block* block, uint64_t bytes) {
+void Policy::take_from_list(const Attempt& attempt) {
+  if (!attempt.is_listed) return;
+  count_inactive_split(attempt.block, false);
+  attempt.block->segment->lists->free.erase_at(attempt.cursor);
+}
+
+// The low end becomes a block of its own; the rest stays the same block in the free list.
+Block* Policy::split_front(const Attempt& attempt) {
+  Block* block = attempt.block;
   Block* front = store_.take();
   front->address = block->address;
-  front->bytes = bytes;
+  front->bytes = attempt.rounded_bytes;
   front->segment = block->segment;
   front->previous = block->previous;
   front->next = block;
-  if (front->previous)
-    front->previous->next = front;
-  else
-    block->segment->first = front;
+  if (attempt.is_listed) count_inactive_split(block, false);
+  (front->previous ? front->previous->next : block->segment->first) = front;
   block->previous = front;
-  block->address += bytes;
-  block->bytes -= bytes;
-  insert_free(block);
+  block->address += front->bytes;
+  block->bytes -= front->bytes;
+  if (!attempt.is_listed) {
+    insert_free(block);
+    return front;
+  }
+  count_inactive_split(block, true);
+  block->age_base = attempt.pool->search_count;
+  block->segment->lists->free.move_at(attempt.cursor);
   return front;
 }
 
@@ -143,24 +155,27 @@ bool Policy::merge(Block* block, Block* neighbour) {
 }
 
 void Policy::insert_free(Block* block) {
-  BlockPool* pool = block->segment->pool;
   block->state = BlockState::kFree;
-  block->age_base = pool->search_count;
+  block->age_base = block->segment->pool->search_count;
   block->segment->lists->free.insert(block);
-  if (block->segment->is_expandable() || is_whole_segment(block)) return;
-  statistics_.change(pool->is_small, [&](PoolStatistics& counters) {
-    counters.inactive_split_bytes.add(block->bytes);
-    counters.inactive_split_blocks.add(1);
-  });
+  count_inactive_split(block, true);
 }
 
 void Policy::erase_free(Block* block) {
-  BlockPool* pool = block->segment->pool;
   block->segment->lists->free.erase(block);
+  count_inactive_split(block, false);
+}
+
+void Policy::count_inactive_split(const Block* block, bool added) {
   if (block->segment->is_expandable() || is_whole_segment(block)) return;
-  statistics_.change(pool->is_small, [&](PoolStatistics& counters) {
-    counters.inactive_split_bytes.remove(block->bytes);
-    counters.inactive_split_blocks.remove(1);
+  statistics_.change(block->segment->pool->is_small, [&](PoolStatistics& counters) {
+    if (added) {
+      counters.inactive_split_bytes.add(block->bytes);
+      counters.inactive_split_blocks.add(1);
+    } else {
+      counters.inactive_split_bytes.remove(block->bytes);
+      counters.inactive_split_blocks.remove(1);
+    }
   });
 }
 

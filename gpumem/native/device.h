@@ -16,7 +16,7 @@ enum class DeviceStatus : int32_t { kOk = 0, kNoMemory = 1, kFailed = 2 };
 
 // A point in a stream's work; the device hands it back once all work before it is done.
 struct DeviceEvent {
-  uint64_t value; // unique within a device
+  uint64_t value;  // unique within a device
 };
 
 // What the driver says about the whole device.
@@ -27,9 +27,9 @@ struct DeviceMemory {
 
 // What a range is wanted for; a device that follows a trace needs it, the driver does not.
 struct RangeRequest {
-  uint64_t bytes;      // bytes wanted
-  uint64_t stream;     // raw stream handle of the pool it is for
-  uint64_t page_bytes; // expandable segments: the unit of mapping; 0 for an ordinary segment
+  uint64_t bytes;       // bytes wanted
+  uint64_t stream;      // raw stream handle of the pool it is for
+  uint64_t page_bytes;  // expandable segments: the unit of mapping; 0 for an ordinary segment
 };
 
 class Device {

@@ -36,8 +36,7 @@ bool Policy::find_or_make_block(Attempt* attempt) {
     ++statistics_.oom_rejections;
     return false;
   }
-  return take_new_memory(attempt) ||
-         take_from_pools_on_oom(attempt) ||
+  return take_new_memory(attempt) || take_from_pools_on_oom(attempt) ||
          (release_oversize(*attempt) && take_new_memory(attempt)) ||
          (may_release_all() && retry_after_full_release(attempt));
 }

@@ -24,11 +24,11 @@ namespace gpumem {
 
 enum class Outcome : int32_t {
   kOk = 0,
-  kOutOfMemory = 1,   // after every attempt
-  kTooLarge = 2,      // more than 1 EiB: refused outright
-  kNotLive = 3,       // no live block begins at this address
-  kPoolUnknown = 4,   // no private pool has this id
-  kDeviceFailed = 5   // the driver reported an error; failed_call() names the call
+  kOutOfMemory = 1,  // after every attempt
+  kTooLarge = 2,     // more than 1 EiB: refused outright
+  kNotLive = 3,      // no live block begins at this address
+  kPoolUnknown = 4,  // no private pool has this id
+  kDeviceFailed = 5  // the driver reported an error; failed_call() names the call
 };
 
 // What happened, in the order it happened. `kind` and `flags` are gm_kind and gm_flag.
@@ -116,9 +116,9 @@ class Policy {
     uint64_t segment_bytes = 0;
     uint64_t stream = 0;
     BlockPool* pool = nullptr;
-    Block* block = nullptr;        // the block found, once there is one
-    BlockList::Cursor cursor;      // where it stands in its free list …
-    bool is_listed = false;        // … from which it is taken when it is handed out
+    Block* block = nullptr;    // the block found, once there is one
+    BlockList::Cursor cursor;  // where it stands in its free list …
+    bool is_listed = false;    // … from which it is taken when it is handed out
     uint16_t flags = 0;
   };
   Outcome plan(const Request& request, Attempt* attempt);

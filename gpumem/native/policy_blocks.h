@@ -124,8 +124,8 @@ struct StreamBlocks {
 //   small: every segment is kSmallSegmentBytes, or a reservation with pages of that many
 struct BlockPool {
   bool is_small = false;
-  PrivatePool* owner = nullptr;  // null: the default pools
-  uint64_t search_count = 0;     // searches while garbage collection is armed; ages are counted in them
+  PrivatePool* owner = nullptr;              // null: the default pools
+  uint64_t search_count = 0;                 // searches while garbage collection is armed; ages are counted in them
   std::map<uint64_t, StreamBlocks> streams;  // by raw handle, ascending: the order of every walk over the pool
 };
 
@@ -157,7 +157,9 @@ struct Segment {
   bool is_expandable() const { return page_bytes != 0; }
 };
 
-inline bool is_whole_segment(const Block* block) { return !block->previous && !block->next; }
+inline bool is_whole_segment(const Block* block) {
+  return !block->previous && !block->next;
+}
 
 // Blocks in slabs, recycled: a block's address never changes while it lives.
 class BlockStore {

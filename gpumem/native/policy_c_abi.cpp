@@ -78,6 +78,10 @@ gm_status locked(gm_policy* policy, Body body) {
 
 }  // namespace
 
+const char* gm_policy_abi_hash(void) {
+  return GPUMEM_POLICY_ABI_HASH;
+}
+
 gm_status gm_policy_check_settings(const char* settings, char* error, size_t capacity) {
   if (!settings) return GM_BAD_ARGUMENT;
   return guarded([&]() -> gm_status {
@@ -105,7 +109,9 @@ gm_status gm_policy_create(const gm_policy_options* options, gm_policy_listener 
   });
 }
 
-void gm_policy_destroy(gm_policy* policy) { delete policy; }
+void gm_policy_destroy(gm_policy* policy) {
+  delete policy;
+}
 
 gm_status gm_policy_alloc(gm_policy* policy, uint64_t bytes, uint64_t stream, uint64_t thread,
                           gm_policy_allocation* allocation) {
@@ -216,15 +222,30 @@ gm_status gm_policy_get_statistics(gm_policy* policy, gm_policy_statistics* stat
     const gpumem::Statistics& counted = policy->policy.statistics();
     const gpumem::PoolStatistics& all = counted.all;
     gpumem::IdleMeasure idle = policy->policy.measure_idle();
-    *statistics = gm_policy_statistics{
-        all.allocated_bytes.now,      all.allocated_bytes.peak,      all.active_bytes.now,
-        all.active_bytes.peak,        all.requested_bytes.now,       all.requested_bytes.peak,
-        all.reserved_bytes.now,       all.reserved_bytes.peak,       all.inactive_split_bytes.now,
-        all.inactive_split_bytes.peak, all.allocated_blocks.now,     all.active_blocks.now,
-        all.segments.now,             counted.cache_hits,            counted.splits,
-        counted.alloc_retries,        counted.ooms,                  counted.oom_rejections,
-        counted.device_allocs,        counted.device_frees,          idle.releasable_bytes,
-        idle.gap_bytes,               idle.small_free_bytes_max,     idle.large_free_bytes_max};
+    *statistics = gm_policy_statistics{all.allocated_bytes.now,
+                                       all.allocated_bytes.peak,
+                                       all.active_bytes.now,
+                                       all.active_bytes.peak,
+                                       all.requested_bytes.now,
+                                       all.requested_bytes.peak,
+                                       all.reserved_bytes.now,
+                                       all.reserved_bytes.peak,
+                                       all.inactive_split_bytes.now,
+                                       all.inactive_split_bytes.peak,
+                                       all.allocated_blocks.now,
+                                       all.active_blocks.now,
+                                       all.segments.now,
+                                       counted.cache_hits,
+                                       counted.splits,
+                                       counted.alloc_retries,
+                                       counted.ooms,
+                                       counted.oom_rejections,
+                                       counted.device_allocs,
+                                       counted.device_frees,
+                                       idle.releasable_bytes,
+                                       idle.gap_bytes,
+                                       idle.small_free_bytes_max,
+                                       idle.large_free_bytes_max};
     return GM_OK;
   });
 }

@@ -41,7 +41,9 @@ std::string hex(uint64_t address) {
   return "0x" + text;
 }
 
-bool is_idle(const Block* block) { return block->state == BlockState::kFree || block->state == BlockState::kUnmapped; }
+bool is_idle(const Block* block) {
+  return block->state == BlockState::kFree || block->state == BlockState::kUnmapped;
+}
 
 // What is wrong with a block by itself and beside its neighbours; "" when nothing is.
 const char* find_block_fault(const Block* block, const Block* previous, const StreamBlocks& lists) {
@@ -87,7 +89,8 @@ bool Policy::check(std::string* why) const {
   for (const auto& [address, segment] : segments_) {
     std::string fault = find_segment_fault(*segment, &sums, live_);
     // Where the card is not known, reservations are taken to be larger than they were.
-    if (before && !before->is_expandable() && before->address + before->bytes > address) fault = "it overlaps the one before";
+    if (before && !before->is_expandable() && before->address + before->bytes > address)
+      fault = "it overlaps the one before";
     before = segment.get();
     if (fault.empty()) continue;
     *why = "segment " + hex(address) + ": " + fault;
@@ -100,7 +103,8 @@ bool Policy::check(std::string* why) const {
   };
   size_t listed_count = 0;
   for_each_pool([&](const BlockPool& pool) {
-    for (const auto& [stream, blocks] : pool.streams) listed_count += blocks.free.block_count() + blocks.unmapped.block_count();
+    for (const auto& [stream, blocks] : pool.streams)
+      listed_count += blocks.free.block_count() + blocks.unmapped.block_count();
   });
   const Equation equations[] = {
       {"reserved = mapped blocks", all.reserved_bytes.now, sums.reserved_bytes},
@@ -119,7 +123,8 @@ bool Policy::check(std::string* why) const {
   };
   for (const Equation& equation : equations) {
     if (equation.left == equation.right) continue;
-    *why = std::string(equation.text) + ": " + std::to_string(equation.left) + " is not " + std::to_string(equation.right);
+    *why =
+        std::string(equation.text) + ": " + std::to_string(equation.left) + " is not " + std::to_string(equation.right);
     return false;
   }
   return true;

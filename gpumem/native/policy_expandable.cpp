@@ -20,7 +20,9 @@ bool has_room(const Block* block, uint64_t bytes) {
   return found_bytes >= bytes;
 }
 
-uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+uint64_t round_up(uint64_t bytes, uint64_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
 }  // namespace
 

@@ -82,7 +82,9 @@ bool Policy::is_capturing() const {
   return false;
 }
 
-bool Policy::may_release_all() const { return !is_capturing(); }
+bool Policy::may_release_all() const {
+  return !is_capturing();
+}
 
 void Policy::drop_empty_pools() {
   for (auto pool = private_pools_.begin(); pool != private_pools_.end();) {

@@ -7,8 +7,7 @@ namespace gpumem {
 
 // The limit is held against the segment's bytes, not the request's, in expandable mode too.
 bool Policy::is_over_limit(const Attempt& attempt) const {
-  return limit_bytes_ != kUnlimitedBytes &&
-         statistics_.all.reserved_bytes.now + attempt.segment_bytes > limit_bytes_;
+  return limit_bytes_ != kUnlimitedBytes && statistics_.all.reserved_bytes.now + attempt.segment_bytes > limit_bytes_;
 }
 
 bool Policy::take_new_memory(Attempt* attempt) {
@@ -89,8 +88,8 @@ void Policy::adopt(const SegmentDescription& description, const std::vector<Bloc
   if (!description.pool.is_default() && !find_private_pool(description.pool))
     create_pool(description.pool, false, false, false);
   PrivatePool* owner = find_private_pool(description.pool);
-  BlockPool* pool = owner ? (description.is_small ? &owner->small : &owner->large)
-                          : (description.is_small ? &small_ : &large_);
+  BlockPool* pool =
+      owner ? (description.is_small ? &owner->small : &owner->large) : (description.is_small ? &small_ : &large_);
   Segment* segment = add_segment(description, pool);
   Block* last = nullptr;
   // Neighbours first: whether a free block is a whole segment depends on them.

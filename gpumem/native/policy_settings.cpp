@@ -72,11 +72,12 @@ class Parser {
     } else if (key_ == "garbage_collection_threshold") {
       settings_->garbage_collection_threshold = number();
       if (!(settings_->garbage_collection_threshold > 0.0 && settings_->garbage_collection_threshold < 1.0))
-        fail("must lie between 0 and 1, both excluded");
+        fail_value("must lie between 0 and 1, both excluded");
     } else if (key_ == "per_process_memory_fraction") {
       settings_->memory_fraction = number();
       settings_->memory_fraction_set = true;
-      if (!(settings_->memory_fraction >= 0.0 && settings_->memory_fraction <= 1.0)) fail("must lie between 0 and 1");
+      if (!(settings_->memory_fraction >= 0.0 && settings_->memory_fraction <= 1.0))
+        fail_value("must lie between 0 and 1");
     } else if (key_ == "roundup_power2_divisions") {
       parse_divisions();
     } else if (key_ == "expandable_segments") {
@@ -87,7 +88,8 @@ class Parser {
       settings_->graph_capture_record_stream_reuse = truth();
     } else if (key_ == "backend") {
       std::string backend = word();
-      if (error_.empty() && backend != "native") fail("\"" + backend + "\" is not PyTorch's own allocator; use \"native\"");
+      if (error_.empty() && backend != "native")
+        fail_value("\"" + backend + "\" is not PyTorch's own allocator; use \"native\"");
     } else {
       parse_option_without_effect();
     }
@@ -118,6 +120,7 @@ class Parser {
     bool first = true;
     while (error_.empty() && !tokens_.is("]")) {
       bool rest = tokens_.is(">");
+      size_t start_token = tokens_.next;
       uint64_t start_mib = rest ? 0 : whole_number();
       if (rest) ++tokens_.next;
       if (!error_.empty() || !expect(":")) return;
@@ -127,7 +130,7 @@ class Parser {
         std::fill(divisions.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(last + 1, divisions.size())),
                   divisions.end(), value);
       } else {
-        if (!is_power_of_two(start_mib)) return fail("interval starts must be powers of two, in MiB");
+        if (!is_power_of_two(start_mib)) return fail_at(start_token, "interval starts must be powers of two, in MiB");
         size_t index = std::min<size_t>(static_cast<size_t>(63 - __builtin_clzll(start_mib)), divisions.size() - 1);
         if (first) std::fill(divisions.begin(), divisions.begin() + static_cast<std::ptrdiff_t>(index), value);
         divisions[index] = value;
@@ -141,13 +144,14 @@ class Parser {
 
   uint64_t division() {
     uint64_t value = whole_number();
-    if (error_.empty() && value != 0 && !is_power_of_two(value)) fail("divisions must be powers of two, or 0 for none");
+    if (error_.empty() && value != 0 && !is_power_of_two(value))
+      fail_value("divisions must be powers of two, or 0 for none");
     return value;
   }
 
   uint64_t mib_at_least(uint64_t least) {
     uint64_t value = whole_number();
-    if (error_.empty() && value < least) fail("must be at least " + std::to_string(least) + " (MiB)");
+    if (error_.empty() && value < least) fail_value("must be at least " + std::to_string(least) + " (MiB)");
     return std::min(value, kUnlimitedBytes / kMiB) * kMiB;
   }
 
@@ -157,8 +161,7 @@ class Parser {
     char* end = nullptr;
     unsigned long long value = std::strtoull(text.c_str(), &end, 10);
     if (end == text.c_str() || text[0] == '-') {
-      --tokens_.next;
-      fail("needs a whole number");
+      fail_value("needs a whole number");
     }
     return value;
   }
@@ -169,8 +172,7 @@ class Parser {
     char* end = nullptr;
     double value = std::strtod(text.c_str(), &end);
     if (end == text.c_str()) {
-      --tokens_.next;
-      fail("needs a number");
+      fail_value("needs a number");
     }
     return value;
   }
@@ -178,8 +180,7 @@ class Parser {
   bool truth() {
     std::string text = word();
     if (error_.empty() && text != "True" && text != "False") {
-      --tokens_.next;
-      fail("needs True or False");
+      fail_value("needs True or False");
     }
     return text == "True";
   }
@@ -201,6 +202,14 @@ class Parser {
     return false;
   }
 
+  // The value that was read last is wrong.
+  void fail_value(const std::string& reason) { fail_at(tokens_.next - 1, reason); }
+
+  void fail_at(size_t token, const std::string& reason) {
+    tokens_.next = token;
+    fail(reason);
+  }
+
   void fail(const std::string& reason) {
     if (!error_.empty()) return;
     size_t position = tokens_.at_end() ? text_.size() : tokens_.positions[tokens_.next];
@@ -213,11 +222,13 @@ class Parser {
   const std::string& text_;
   Tokens tokens_;
   Settings* settings_;
-  std::string key_;   // the option being read
-  std::string error_; // the first thing wrong, "" while all is well
+  std::string key_;    // the option being read
+  std::string error_;  // the first thing wrong, "" while all is well
 };
 
-uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+uint64_t round_up(uint64_t bytes, uint64_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
 // The next of `divisions` equal steps between two powers of two.
 uint64_t round_up_in_power_of_two(uint64_t bytes, uint64_t divisions) {

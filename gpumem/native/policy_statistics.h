@@ -37,16 +37,16 @@ struct PoolStatistics {
 };
 
 struct Statistics {
-  PoolStatistics all;    // peaks of the sums, which are not the sums of the peaks
+  PoolStatistics all;  // peaks of the sums, which are not the sums of the peaks
   PoolStatistics small;
   PoolStatistics large;
-  uint64_t cache_hits = 0;       // requests served from a free block
-  uint64_t splits = 0;           // requests that left a remainder
-  uint64_t alloc_retries = 0;    // full releases that a request forced
-  uint64_t ooms = 0;             // requests refused for good
-  uint64_t oom_rejections = 0;   // of these, refused over the limit without asking the driver
-  uint64_t device_allocs = 0;    // segments and maps
-  uint64_t device_frees = 0;     // segments and unmaps
+  uint64_t cache_hits = 0;      // requests served from a free block
+  uint64_t splits = 0;          // requests that left a remainder
+  uint64_t alloc_retries = 0;   // full releases that a request forced
+  uint64_t ooms = 0;            // requests refused for good
+  uint64_t oom_rejections = 0;  // of these, refused over the limit without asking the driver
+  uint64_t device_allocs = 0;   // segments and maps
+  uint64_t device_frees = 0;    // segments and unmaps
 
   template <typename Change>
   void change(bool is_small, Change change_one) {
@@ -57,10 +57,10 @@ struct Statistics {
 
 // Idle memory, told apart; measured by a walk over the free lists.
 struct IdleMeasure {
-  uint64_t releasable_bytes = 0;         // what empty_cache would give back now
-  uint64_t gap_bytes = 0;                // the rest of idle
-  uint64_t small_free_bytes_max = 0;     // largest free block of the small pools
-  uint64_t large_free_bytes_max = 0;     // largest free block of the large pools
+  uint64_t releasable_bytes = 0;      // what empty_cache would give back now
+  uint64_t gap_bytes = 0;             // the rest of idle
+  uint64_t small_free_bytes_max = 0;  // largest free block of the small pools
+  uint64_t large_free_bytes_max = 0;  // largest free block of the large pools
 };
 
 }  // namespace gpumem

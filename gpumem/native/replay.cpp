@@ -20,7 +20,9 @@ bool needs_garbage_from_trace(const ReplayOptions& options) {
   return options.settings.garbage_collection_threshold > 0.0 && (options.truncated || !options.limit_known);
 }
 
-bool is_release(uint8_t kind) { return kind == GM_SEGMENT_FREE || kind == GM_SEGMENT_UNMAP; }
+bool is_release(uint8_t kind) {
+  return kind == GM_SEGMENT_FREE || kind == GM_SEGMENT_UNMAP;
+}
 
 }  // namespace
 

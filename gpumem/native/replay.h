@@ -25,9 +25,9 @@ namespace gpumem {
 struct RecordedEvent {
   uint64_t position = 0;  // in the whole trace, over all devices
   uint64_t address = 0;
-  uint64_t bytes = 0;     // requested bytes; segment events: the segment's or range's
-  uint64_t stream = 0;    // raw handle
-  PoolId pool;            // meaningful where the source says so
+  uint64_t bytes = 0;   // requested bytes; segment events: the segment's or range's
+  uint64_t stream = 0;  // raw handle
+  PoolId pool;          // meaningful where the source says so
   uint8_t kind = 0;
   bool pool_known = false;
 };
@@ -48,22 +48,22 @@ class DetailSink {
 // The first event at which policy and recording part.
 struct Difference {
   bool found = false;
-  uint64_t position = 0;    // of the recorded event; the trace's end when the recording has none left
-  RecordedEvent expected;   // recorded; kind 0: nothing more
-  PolicyEvent got;          // by the policy; kind 0: nothing
+  uint64_t position = 0;   // of the recorded event; the trace's end when the recording has none left
+  RecordedEvent expected;  // recorded; kind 0: nothing more
+  PolicyEvent got;         // by the policy; kind 0: nothing
   std::string reason;
 };
 
 // What had to be assumed, as bits of ReplayResult::assumptions.
 enum ReplayAssumption : uint32_t {
-  kEmptyCacheInferred = 1,        // releases that no request explains were taken for empty_cache calls
-  kPoolsInferred = 2,             // a request's pool was told by where it landed
-  kPoolsInvented = 4,             // a segment fits no known pool: one freed before the end was assumed
-  kGarbageFromTrace = 8,          // which segments were collected was read, not predicted
-  kDriverRefused = 16,            // the driver refused memory below any known limit
-  kSettingsChanged = 32,          // expandable segments were switched on or off during the run
-  kSlackUnknown = 64,             // the slack of some old block never came to light
-  kReleaseAmbiguous = 128         // without a known limit: an empty_cache, or a retry
+  kEmptyCacheInferred = 1,  // releases that no request explains were taken for empty_cache calls
+  kPoolsInferred = 2,       // a request's pool was told by where it landed
+  kPoolsInvented = 4,       // a segment fits no known pool: one freed before the end was assumed
+  kGarbageFromTrace = 8,    // which segments were collected was read, not predicted
+  kDriverRefused = 16,      // the driver refused memory below any known limit
+  kSettingsChanged = 32,    // expandable segments were switched on or off during the run
+  kSlackUnknown = 64,       // the slack of some old block never came to light
+  kReleaseAmbiguous = 128   // without a known limit: an empty_cache, or a retry
 };
 
 struct ReplayOptions {
@@ -163,8 +163,8 @@ class TraceFollower : private Device, private EventSink {
   Policy policy_;
   bool garbage_from_trace_ = false;  // ages or limit are not known: collected segments are read from the recording
 
-  bool is_cut_ = false;              // no request yet: its group may have begun before the recording
-  uint64_t cut_segment_ = 0;         // the first request's segment, made just before the recording began
+  bool is_cut_ = false;       // no request yet: its group may have begun before the recording
+  uint64_t cut_segment_ = 0;  // the first request's segment, made just before the recording began
 
   std::vector<RecordedEvent> events_;  // appended, not yet dropped
   size_t next_ = 0;                    // the event to follow now
@@ -174,9 +174,9 @@ class TraceFollower : private Device, private EventSink {
   std::deque<uint64_t> pending_addresses_;                   // blocks whose events are about to be recorded
   uint64_t event_count_ = 0;
   const Policy::Attempt* attempt_ = nullptr;  // the request being served, while completions must not make it a hit
-  std::set<uint64_t> slack_unknown_;    // live blocks, by address
+  std::set<uint64_t> slack_unknown_;          // live blocks, by address
   bool has_private_pools_ = false;
-  PoolId last_pool_;                    // of the request before
+  PoolId last_pool_;  // of the request before
   uint64_t invented_pools_ = 0;
 };
 

@@ -73,7 +73,9 @@ gm_status gm_replay_create(gm_replay** replay) {
   return GM_OK;
 }
 
-void gm_replay_destroy(gm_replay* replay) { delete replay; }
+void gm_replay_destroy(gm_replay* replay) {
+  delete replay;
+}
 
 gm_status gm_replay_add_streams(gm_replay* replay, const uint64_t* handles, uint64_t count) {
   if (!replay || (count && !handles)) return GM_BAD_ARGUMENT;
@@ -110,8 +112,8 @@ gm_status gm_replay_add_device(gm_replay* replay, const gm_replay_device* device
   });
 }
 
-gm_status gm_replay_declare_pool(gm_replay* replay, uint32_t device, uint64_t first, uint64_t second,
-                                 uint32_t no_split, uint32_t use_on_oom) {
+gm_status gm_replay_declare_pool(gm_replay* replay, uint32_t device, uint64_t first, uint64_t second, uint32_t no_split,
+                                 uint32_t use_on_oom) {
   gpumem::TraceFollower* follower = follower_of(replay, device);
   if (!follower || (first == 0 && second == 0)) return GM_BAD_ARGUMENT;
   return guarded([&]() -> gm_status {
@@ -177,7 +179,9 @@ gm_status gm_replay_finish(gm_replay* replay) {
   });
 }
 
-uint64_t gm_replay_ready(const gm_replay* replay) { return replay ? replay->session.ready_count() : 0; }
+uint64_t gm_replay_ready(const gm_replay* replay) {
+  return replay ? replay->session.ready_count() : 0;
+}
 
 gm_status gm_replay_take(gm_replay* replay, uint64_t count, uint64_t* block_bytes, uint64_t* split_bytes,
                          uint16_t* flags) {
@@ -203,8 +207,7 @@ gm_status gm_replay_get_result(const gm_replay* replay, uint32_t device, gm_repl
   return GM_OK;
 }
 
-gm_status gm_replay_get_empty_caches(const gm_replay* replay, uint32_t device, uint64_t* positions,
-                                     uint64_t capacity) {
+gm_status gm_replay_get_empty_caches(const gm_replay* replay, uint32_t device, uint64_t* positions, uint64_t capacity) {
   const gpumem::TraceFollower* follower = follower_of(replay, device);
   if (!follower || (capacity && !positions)) return GM_BAD_ARGUMENT;
   const auto& told = follower->result().empty_cache_positions;

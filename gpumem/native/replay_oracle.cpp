@@ -31,7 +31,9 @@ DeviceStatus TraceFollower::alloc_segment(const RangeRequest& request, uint64_t*
   return DeviceStatus::kOk;
 }
 
-DeviceStatus TraceFollower::free_segment(uint64_t, uint64_t) { return DeviceStatus::kOk; }
+DeviceStatus TraceFollower::free_segment(uint64_t, uint64_t) {
+  return DeviceStatus::kOk;
+}
 
 // The first map of a reservation is at its base. Without one the base is not known, and not needed yet.
 DeviceStatus TraceFollower::reserve(const RangeRequest& request, uint64_t* address) {
@@ -51,9 +53,15 @@ DeviceStatus TraceFollower::map(uint64_t address, uint64_t bytes) {
   return DeviceStatus::kOk;
 }
 
-DeviceStatus TraceFollower::unmap(uint64_t, uint64_t) { return DeviceStatus::kOk; }
-DeviceStatus TraceFollower::release_reservation(uint64_t, uint64_t) { return DeviceStatus::kOk; }
-DeviceStatus TraceFollower::synchronise(uint64_t) { return DeviceStatus::kOk; }
+DeviceStatus TraceFollower::unmap(uint64_t, uint64_t) {
+  return DeviceStatus::kOk;
+}
+DeviceStatus TraceFollower::release_reservation(uint64_t, uint64_t) {
+  return DeviceStatus::kOk;
+}
+DeviceStatus TraceFollower::synchronise(uint64_t) {
+  return DeviceStatus::kOk;
+}
 
 DeviceStatus TraceFollower::memory(DeviceMemory* memory) {
   *memory = DeviceMemory{0, options_.capacity_bytes};

@@ -42,7 +42,8 @@ class Ranges {
     auto after = ranges_.upper_bound(event.address);
     uint64_t end = event.address + event.bytes;
     if (after == ranges_.begin() || std::prev(after)->second.address + std::prev(after)->second.bytes < end) {
-      *reason = "event " + std::to_string(event.position) + " made a segment that was neither freed nor there at the end";
+      *reason =
+          "event " + std::to_string(event.position) + " made a segment that was neither freed nor there at the end";
       return false;
     }
     SegmentDescription whole = std::prev(after)->second;
@@ -104,8 +105,8 @@ class Ranges {
 // Blocks that were live at the start, by address.
 std::map<uint64_t, StartBlock> find_start_blocks(const Heap& end, const std::vector<RecordedEvent>& events) {
   std::map<uint64_t, StartBlock> blocks;
-  std::unordered_set<uint64_t> live;                     // allocated in the trace
-  std::unordered_map<uint64_t, bool> requested;          // free requested, not completed: of a start block?
+  std::unordered_set<uint64_t> live;             // allocated in the trace
+  std::unordered_map<uint64_t, bool> requested;  // free requested, not completed: of a start block?
   for (const RecordedEvent& event : events) {
     if (event.kind == GM_ALLOC) live.insert(event.address);
     if (event.kind == GM_FREE_COMPLETED && requested.erase(event.address)) continue;
@@ -141,8 +142,8 @@ class Tiler {
       uint64_t limit = std::next(block) == last ? end : std::next(block)->first;
       position = block->first + bytes_of(block->first, block->second, limit);
       if (position > limit) return false;
-      segment_->blocks.push_back(BlockDescription{block->first, position - block->first, block->second.requested_bytes,
-                                                  block->second.state});
+      segment_->blocks.push_back(
+          BlockDescription{block->first, position - block->first, block->second.requested_bytes, block->second.state});
     }
     add_free(position, end);
     return true;
@@ -170,7 +171,9 @@ class Tiler {
   HeapSegment* segment_;
 };
 
-uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+uint64_t round_up(uint64_t bytes, uint64_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
 uint64_t reservation_bytes(uint64_t capacity_bytes, uint64_t page_bytes) {
   uint64_t bytes = capacity_bytes ? capacity_bytes + capacity_bytes / 8 : kReservationBytesUnknownCard;
@@ -208,7 +211,8 @@ bool read_heap(const gm_heap_segments& segments, const gm_heap_blocks& blocks, H
     description.stream = segments.stream[i];
     description.pool = PoolId{segments.pool_first[i], segments.pool_second[i]};
     description.is_small = segments.is_small[i];
-    if (segments.is_expandable[i]) description.page_bytes = description.is_small ? kSmallSegmentBytes : kLargeSegmentBytes;
+    if (segments.is_expandable[i])
+      description.page_bytes = description.is_small ? kSmallSegmentBytes : kLargeSegmentBytes;
     uint64_t position = description.address;
     uint64_t end = position + description.bytes;
     for (; row < blocks.count && position < end && blocks.address[row] == position; ++row) {
@@ -218,8 +222,9 @@ bool read_heap(const gm_heap_segments& segments, const gm_heap_blocks& blocks, H
                                                 static_cast<BlockState>(blocks.state[row])});
       position += blocks.bytes[row];
     }
-    bool overlaps = !heap->segments.empty() &&
-                    heap->segments.back().description.address + heap->segments.back().description.bytes > description.address;
+    bool overlaps =
+        !heap->segments.empty() &&
+        heap->segments.back().description.address + heap->segments.back().description.bytes > description.address;
     if (position != end || end == description.address || end < description.address || overlaps) {
       *reason = "segment " + std::to_string(i) + " is not tiled by its blocks";
       return false;
@@ -257,7 +262,8 @@ std::vector<PoolId> find_unsplit_pools(const Heap& end, const Settings& settings
       if (block.bytes <= rounded_bytes) continue;
       uint64_t slack_bytes = block.bytes - rounded_bytes;
       bool splits_fine = description.is_small || settings.expandable_segments;
-      bool would_split = splits_fine || (rounded_bytes < settings.max_split_bytes && slack_bytes > kSmallRequestBytesMax);
+      bool would_split =
+          splits_fine || (rounded_bytes < settings.max_split_bytes && slack_bytes > kSmallRequestBytesMax);
       if (!would_split || std::find(pools.begin(), pools.end(), description.pool) != pools.end()) continue;
       pools.push_back(description.pool);
     }
@@ -301,7 +307,8 @@ void adopt_heap(const Heap& heap, uint64_t capacity_bytes, TraceFollower* follow
         return first.stream == range.stream && first.pool == range.pool && first.page_bytes == range.page_bytes &&
                range.address - first.address < reservation_bytes(capacity_bytes, range.page_bytes);
       });
-      if (reservation == reservations.end()) reservation = reservations.insert(reservation, std::vector<const HeapSegment*>());
+      if (reservation == reservations.end())
+        reservation = reservations.insert(reservation, std::vector<const HeapSegment*>());
       reservation->push_back(&segment);
     }
     for (uint64_t address : segment.slack_unknown) follower->set_slack_unknown(address);

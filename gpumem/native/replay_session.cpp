@@ -91,6 +91,8 @@ void ReplaySession::take(uint64_t count, uint64_t* block_bytes, uint64_t* split_
   taken_ += count;
 }
 
-void ReplaySession::on_detail(uint64_t position, const EventDetail& detail) { details_[position - taken_] = detail; }
+void ReplaySession::on_detail(uint64_t position, const EventDetail& detail) {
+  details_[position - taken_] = detail;
+}
 
 }  // namespace gpumem

@@ -15,7 +15,9 @@ namespace gpumem {
 
 class ReplaySession : private DetailSink {
  public:
-  void add_streams(const uint64_t* handles, uint64_t count) { streams_.insert(streams_.end(), handles, handles + count); }
+  void add_streams(const uint64_t* handles, uint64_t count) {
+    streams_.insert(streams_.end(), handles, handles + count);
+  }
   void add_pool(PoolId id) { pools_.push_back(id); }
   void add_device(uint32_t device, const ReplayOptions& options);
   TraceFollower* find_device(uint32_t device) const;

@@ -10,7 +10,9 @@ constexpr uint64_t kAlignment = 2 * 1024 * 1024;
 constexpr uint64_t kSpaceBegin = uint64_t{1} << 33;
 constexpr uint64_t kSpaceEnd = uint64_t{0x7f0000000000};
 
-uint64_t round_up(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+uint64_t round_up(uint64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 }  // namespace
 

@@ -58,7 +58,7 @@ class SimulatedDevice : public Device {
   AddressOrder order_;
   uint64_t random_state_;
   uint64_t used_bytes_ = 0;
-  std::map<uint64_t, uint64_t> ranges_;   // address -> bytes of segments and reservations
+  std::map<uint64_t, uint64_t> ranges_;  // address -> bytes of segments and reservations
   std::map<uint64_t, StreamEvents> streams_;
   bool held_ = false;
   uint64_t next_event_ = 1;

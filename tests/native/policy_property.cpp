@@ -120,8 +120,8 @@ class Program {
   void run(uint64_t operations, uint64_t check_every) {
     for (operation_ = 0; operation_ < operations; ++operation_) {
       if (with_failures_ && random_.below(50) == 0)
-        device_.fail_call(1 + random_.below(5), random_.below(2) ? gpumem::DeviceStatus::kNoMemory
-                                                                 : gpumem::DeviceStatus::kFailed);
+        device_.fail_call(1 + random_.below(5),
+                          random_.below(2) ? gpumem::DeviceStatus::kNoMemory : gpumem::DeviceStatus::kFailed);
       step();
       if (operation_ % check_every == 0) check();
     }
@@ -145,8 +145,7 @@ class Program {
     uint64_t dice = random_.below(1000);
     // Between 40 and 400 live blocks: enough for neighbours, few enough to run out now and then.
     bool grows = live_.size() < 40 || (live_.size() < 400 && dice < 480);
-    if (dice >= 960)
-      return rare(dice - 960);
+    if (dice >= 960) return rare(dice - 960);
     if (grows)
       alloc();
     else
@@ -155,8 +154,9 @@ class Program {
 
   void rare(uint64_t dice) {
     if (dice < 16 && !live_.empty()) {
-      require(policy_.record_stream(live_[random_.below(live_.size())].address, random_.below(4)) ==
-                  gpumem::Outcome::kOk, "record_stream of a live block is refused", operation_);
+      require(
+          policy_.record_stream(live_[random_.below(live_.size())].address, random_.below(4)) == gpumem::Outcome::kOk,
+          "record_stream of a live block is refused", operation_);
     } else if (dice < 26) {
       device_.finish_stream(random_.below(4));
     } else if (dice < 28) {
@@ -265,7 +265,8 @@ struct Coverage {
     device_frees += statistics.device_frees;
   }
   void require_all() const {
-    require(cache_hits && splits && alloc_retries && ooms && device_allocs && device_frees, "something never came up", 0);
+    require(cache_hits && splits && alloc_retries && ooms && device_allocs && device_frees, "something never came up",
+            0);
   }
 };
 
@@ -299,8 +300,7 @@ void fail_each_call(const gpumem::Settings& settings, gpumem::DeviceStatus statu
       if (i % 20 == 19) note(policy.empty_cache());
     }
     while (!live.empty()) {
-      if (note(policy.free(live.back())))
-        live.pop_back();
+      if (note(policy.free(live.back()))) live.pop_back();
     }
     while (!note(policy.empty_cache())) {
     }
@@ -323,7 +323,8 @@ void share_between_threads() {
       std::vector<uint64_t> live;
       for (int i = 0; i < 5000; ++i) {
         gm_policy_allocation allocation;
-        if (live.size() < 50 && gm_policy_alloc(policy, random.request_bytes() / 16 + 1, thread % 2, thread, &allocation) == GM_OK) {
+        if (live.size() < 50 &&
+            gm_policy_alloc(policy, random.request_bytes() / 16 + 1, thread % 2, thread, &allocation) == GM_OK) {
           live.push_back(allocation.address);
         } else if (!live.empty()) {
           size_t victim = random.below(live.size());

@@ -37,6 +37,8 @@ enum gm_policy_behaviour {
   GM_BEHAVIOUR_LARGE_SEGMENT_SETTING = 4    /* large_segment_size_mb changes segments */
 };
 
+/* Hex SHA-256 of this header as the library was built. */
+GM_API const char* gm_policy_abi_hash(void);
 /* 0 and an empty error when the options string parses, else GM_POLICY_BAD_SETTINGS and a sentence. */
 GM_API gm_status gm_policy_check_settings(const char* settings, char* error, size_t capacity);
 
@@ -159,22 +161,22 @@ typedef struct gm_replay_events {
 } gm_replay_events;
 
 enum gm_replay_assumption {
-  GM_ASSUMED_EMPTY_CACHE = 1,        /* releases that no request explains were taken for empty_cache calls */
-  GM_ASSUMED_POOLS = 2,              /* a request's pool was told by where it landed */
-  GM_ASSUMED_LOST_POOLS = 4,         /* a pool that was gone before the end was assumed */
-  GM_ASSUMED_GARBAGE = 8,            /* which segments were collected was read, not predicted */
-  GM_ASSUMED_DRIVER_REFUSED = 16,    /* the driver refused memory below any limit */
-  GM_ASSUMED_SETTINGS_CHANGED = 32,  /* expandable segments were switched on or off during the run */
-  GM_ASSUMED_SLACK = 64,             /* the slack of some old block never came to light */
-  GM_ASSUMED_RELEASE = 128           /* without a known limit: an empty_cache, or a retry */
+  GM_ASSUMED_EMPTY_CACHE = 1,       /* releases that no request explains were taken for empty_cache calls */
+  GM_ASSUMED_POOLS = 2,             /* a request's pool was told by where it landed */
+  GM_ASSUMED_LOST_POOLS = 4,        /* a pool that was gone before the end was assumed */
+  GM_ASSUMED_GARBAGE = 8,           /* which segments were collected was read, not predicted */
+  GM_ASSUMED_DRIVER_REFUSED = 16,   /* the driver refused memory below any limit */
+  GM_ASSUMED_SETTINGS_CHANGED = 32, /* expandable segments were switched on or off during the run */
+  GM_ASSUMED_SLACK = 64,            /* the slack of some old block never came to light */
+  GM_ASSUMED_RELEASE = 128          /* without a known limit: an empty_cache, or a retry */
 };
 
 typedef struct gm_replay_result {
-  uint64_t decisions;              /* recorded events that the policy reproduced */
-  uint64_t events;                 /* recorded events followed */
-  uint64_t limit_bytes_min;        /* the memory limit was at least this … */
-  uint64_t limit_bytes_max;        /* … and less than this; UINT64_MAX: nothing was refused */
-  uint64_t empty_cache_count;      /* inferred empty_cache calls */
+  uint64_t decisions;         /* recorded events that the policy reproduced */
+  uint64_t events;            /* recorded events followed */
+  uint64_t limit_bytes_min;   /* the memory limit was at least this … */
+  uint64_t limit_bytes_max;   /* … and less than this; UINT64_MAX: nothing was refused */
+  uint64_t empty_cache_count; /* inferred empty_cache calls */
   uint64_t allocated_bytes_end;
   uint64_t allocated_bytes_peak;
   uint64_t active_bytes_end;
@@ -187,25 +189,25 @@ typedef struct gm_replay_result {
   uint64_t splits;
   uint64_t alloc_retries;
   uint64_t ooms;
-  uint64_t device_allocs;          /* segments and maps */
-  uint64_t device_frees;           /* segments and unmaps */
+  uint64_t device_allocs; /* segments and maps */
+  uint64_t device_frees;  /* segments and unmaps */
   uint64_t releasable_bytes_end;
   uint64_t gap_bytes_end;
-  uint64_t small_free_bytes_max;   /* largest free block of the small pools at the end */
+  uint64_t small_free_bytes_max; /* largest free block of the small pools at the end */
   uint64_t large_free_bytes_max;
-  uint64_t difference_position;    /* where policy and recording part; meaningless while exact */
+  uint64_t difference_position; /* where policy and recording part; meaningless while exact */
   uint64_t expected_address;
   uint64_t expected_bytes;
   uint64_t expected_stream;
   uint64_t got_address;
   uint64_t got_bytes;
   uint64_t got_stream;
-  uint32_t assumptions;            /* gm_replay_assumption bits */
-  uint8_t exact;                   /* 1: no difference so far */
-  uint8_t expected_kind;           /* gm_kind, 0: the recording has nothing there */
-  uint8_t got_kind;                /* gm_kind, 0: the policy does nothing there */
-  uint8_t reserved;                /* 0 */
-  char reason[128];                /* what differs; "" while exact */
+  uint32_t assumptions;  /* gm_replay_assumption bits */
+  uint8_t exact;         /* 1: no difference so far */
+  uint8_t expected_kind; /* gm_kind, 0: the recording has nothing there */
+  uint8_t got_kind;      /* gm_kind, 0: the policy does nothing there */
+  uint8_t reserved;      /* 0 */
+  char reason[128];      /* what differs; "" while exact */
 } gm_replay_result;
 
 GM_API gm_status gm_replay_create(gm_replay** replay);
@@ -243,4 +245,4 @@ GM_API gm_status gm_replay_get_heap(const gm_replay* replay, uint32_t device, gm
 }
 #endif
 
-#endif  /* GPUMEM_POLICY_H */
+#endif /* GPUMEM_POLICY_H */

@@ -34,12 +34,12 @@ from gpumem.errors import NativeCoreError, UsageError
 POOL_UNKNOWN = 65535
 """In a pool column: the source does not say which pool."""
 NO_LIMIT = 2**64 - 1
-_TEXT_CAPACITY = 512
+TEXT_CAPACITY = 512
 
 U8Column = npt.NDArray[np.uint8]
 U16Column = npt.NDArray[np.uint16]
 U64Column = npt.NDArray[np.uint64]
-_Column = U8Column | U16Column | U64Column
+Column = U8Column | U16Column | U64Column
 
 
 class ReplayAssumption(IntFlag):
@@ -176,8 +176,8 @@ class ReplayResult:
 
 def check_settings(settings: str) -> None:
     """Raises UsageError, saying what is wrong where, unless PyTorch's allocator would take these settings."""
-    error = ctypes.create_string_buffer(_TEXT_CAPACITY)
-    if _core().gm_policy_check_settings(settings.encode(), error, _TEXT_CAPACITY):
+    error = ctypes.create_string_buffer(TEXT_CAPACITY)
+    if load_core().gm_policy_check_settings(settings.encode(), error, TEXT_CAPACITY):
         raise UsageError(error.value.decode())
 
 
@@ -185,9 +185,9 @@ class Replay:
     """A trace followed through the allocator's policy; a context manager that owns the native handle."""
 
     def __init__(self) -> None:
-        self._core = _core()
+        self._core = load_core()
         self._handle = c_void_p()
-        _require(self._core.gm_replay_create(byref(self._handle)))
+        require_ok(self._core.gm_replay_create(byref(self._handle)))
 
     def __enter__(self) -> Replay:
         return self
@@ -204,11 +204,11 @@ class Replay:
 
     def add_streams(self, handles: U64Column) -> None:
         """Appends rows to what the stream column names: raw handles by row."""
-        _require(self._core.gm_replay_add_streams(self._handle, _pointer(handles), len(handles)))
+        require_ok(self._core.gm_replay_add_streams(self._handle, pointer_of(handles), len(handles)))
 
     def add_pools(self, first: U64Column, second: U64Column) -> None:
         """Appends rows to what the pool column names; row 0 is (0, 0), the default pools."""
-        _require(self._core.gm_replay_add_pools(self._handle, _pointer(first), _pointer(second), len(first)))
+        require_ok(self._core.gm_replay_add_pools(self._handle, pointer_of(first), pointer_of(second), len(first)))
 
     def add_device(self, options: DeviceOptions) -> None:
         """Adds a device; raises UsageError when its settings are not the allocator's."""
@@ -223,56 +223,56 @@ class Replay:
             options.device,
             0,
         )
-        error = ctypes.create_string_buffer(_TEXT_CAPACITY)
-        status = self._core.gm_replay_add_device(self._handle, byref(device), error, _TEXT_CAPACITY)
+        error = ctypes.create_string_buffer(TEXT_CAPACITY)
+        status = self._core.gm_replay_add_device(self._handle, byref(device), error, TEXT_CAPACITY)
         if error.value:
             raise UsageError(error.value.decode())
-        _require(status)
+        require_ok(status)
 
     def declare_pool(self, device: int, pool: tuple[int, int], *, no_split: bool, use_on_oom: bool) -> None:
         """Says of a private pool what no event says."""
-        _require(self._core.gm_replay_declare_pool(self._handle, device, *pool, no_split, use_on_oom))
+        require_ok(self._core.gm_replay_declare_pool(self._handle, device, *pool, no_split, use_on_oom))
 
     def adopt(self, device: int, heap: HeapColumns) -> None:
         """Takes over the heap as it was before the first event."""
-        _require(self._core.gm_replay_adopt(self._handle, device, byref(_segments(heap)), byref(_blocks(heap))))
+        require_ok(self._core.gm_replay_adopt(self._handle, device, byref(_segments(heap)), byref(_blocks(heap))))
 
     def adopt_from_end(self, device: int, heap: HeapColumns, events: EventColumns) -> str:
         """Works out pools, and in a truncated history the heap at its start; "" or why that is not possible."""
-        error = ctypes.create_string_buffer(_TEXT_CAPACITY)
+        error = ctypes.create_string_buffer(TEXT_CAPACITY)
         status = self._core.gm_replay_adopt_from_end(
             self._handle,
             device,
             byref(_segments(heap)),
             byref(_blocks(heap)),
-            byref(_events(events)),
+            byref(events_of(events)),
             error,
-            _TEXT_CAPACITY,
+            TEXT_CAPACITY,
         )
         if not error.value:
-            _require(status)
+            require_ok(status)
         return error.value.decode()
 
     def feed(self, events: EventColumns) -> None:
         """Follows the next events of the trace."""
-        _require(self._core.gm_replay_feed(self._handle, byref(_events(events))))
+        require_ok(self._core.gm_replay_feed(self._handle, byref(events_of(events))))
 
     def finish(self) -> None:
         """Follows what was waiting for more events: the trace has none."""
-        _require(self._core.gm_replay_finish(self._handle))
+        require_ok(self._core.gm_replay_finish(self._handle))
 
     def take(self) -> EventDetails:
         """Details of all events that are settled and were not taken before, in order."""
         count = self._core.gm_replay_ready(self._handle)
         details = EventDetails(np.empty(count, np.uint64), np.empty(count, np.uint64), np.empty(count, np.uint16))
-        columns = (_pointer(details.block_bytes), _pointer(details.split_bytes), _pointer(details.flags))
-        _require(self._core.gm_replay_take(self._handle, count, *columns))
+        columns = (pointer_of(details.block_bytes), pointer_of(details.split_bytes), pointer_of(details.flags))
+        require_ok(self._core.gm_replay_take(self._handle, count, *columns))
         return details
 
     def result(self, device: int) -> ReplayResult:
         """Where the device's replay stands now."""
         raw = CReplayResult()
-        _require(self._core.gm_replay_get_result(self._handle, device, byref(raw)))
+        require_ok(self._core.gm_replay_get_result(self._handle, device, byref(raw)))
         return ReplayResult(
             exact=bool(raw.exact),
             assumptions=ReplayAssumption(raw.assumptions),
@@ -285,13 +285,13 @@ class Replay:
     def empty_caches(self, device: int) -> U64Column:
         """Positions of the events before which an empty_cache call was inferred."""
         positions = np.empty(self.result(device).empty_cache_count, np.uint64)
-        _require(self._core.gm_replay_get_empty_caches(self._handle, device, _pointer(positions), len(positions)))
+        require_ok(self._core.gm_replay_get_empty_caches(self._handle, device, pointer_of(positions), len(positions)))
         return positions
 
     def heap(self, device: int) -> HeapColumns:
         """The replayed heap as it stands now."""
         segment_count, block_count = c_uint64(), c_uint64()
-        _require(self._core.gm_replay_count_heap(self._handle, device, byref(segment_count), byref(block_count)))
+        require_ok(self._core.gm_replay_count_heap(self._handle, device, byref(segment_count), byref(block_count)))
         wide = np.zeros((5, segment_count.value), np.uint64)
         narrow = np.zeros((2, segment_count.value), np.uint8)
         cells = np.zeros((3, block_count.value), np.uint64)
@@ -300,23 +300,23 @@ class Replay:
             BlockColumns(cells[0], cells[1], cells[2], np.zeros(block_count.value, np.uint8)),
         )
         segments, blocks = _segments(heap), _blocks(heap)
-        _require(self._core.gm_replay_get_heap(self._handle, device, byref(segments), byref(blocks)))
+        require_ok(self._core.gm_replay_get_heap(self._handle, device, byref(segments), byref(blocks)))
         return heap
 
 
-def _pointer(column: _Column) -> Any:
+def pointer_of(column: Column) -> Any:
     """A typed pointer to the column's first value; the column must outlive its use."""
     assert column.flags["C_CONTIGUOUS"]
     kinds: dict[int, Any] = {1: c_uint8, 2: c_uint16, 8: c_uint64}
     return column.ctypes.data_as(POINTER(kinds[column.itemsize]))
 
 
-def _pointers(columns: Sequence[_Column]) -> list[Any]:
+def _pointers(columns: Sequence[Column]) -> list[Any]:
     assert len({len(column) for column in columns}) == 1
-    return [_pointer(column) for column in columns]
+    return [pointer_of(column) for column in columns]
 
 
-def _events(events: EventColumns) -> CReplayEvents:
+def events_of(events: EventColumns) -> CReplayEvents:
     columns = (events.kind, events.device, events.stream, events.pool, events.address, events.requested_bytes)
     return CReplayEvents(len(events.kind), *_pointers(columns))
 
@@ -341,7 +341,7 @@ def _blocks(heap: HeapColumns) -> CHeapBlocks:
 
 
 @functools.cache
-def _core() -> ctypes.CDLL:
+def load_core() -> ctypes.CDLL:
     path = abi.library_path()
     try:
         core = ctypes.CDLL(str(path))
@@ -361,6 +361,6 @@ def _core() -> ctypes.CDLL:
     return core
 
 
-def _require(status: int) -> None:
+def require_ok(status: int) -> None:
     if status:
         raise NativeCoreError(f"The native core refused a replay call (status {status}); please report this.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
-POLICY_ABI_HASH = "df969a8e5d70acaa943987589015b700eb1ba5eeec43cb8093bc7bcadf68621a"
+POLICY_ABI_HASH = "0e6416df278bf8790aab66ee8899bce0dc6eacef565a794ecc87cf9ad17804d8"
 """SHA-256 of the gpumem_policy.h that this module was written for."""
 
 
@@ -117,6 +117,45 @@ class CReplayResult(ctypes.Structure):
     )
 
 
+WHAT_IF_COUNTS = (
+    "requests",
+    "allocated_bytes_peak",
+    "active_bytes_peak",
+    "requested_bytes_peak",
+    "reserved_bytes_peak",
+    "reserved_bytes_end",
+    "cache_hits",
+    "splits",
+    "alloc_retries",
+    "device_allocs",
+    "device_frees",
+    "ooms",
+    "first_oom_position",
+    "served_oom_count",
+)
+
+
+class CWhatIfOptions(ctypes.Structure):
+    """gm_what_if_options: the card and the settings to try."""
+
+    _fields_ = (
+        ("settings", c_char_p),
+        ("memory_bytes", c_uint64),
+        ("limit_bytes", c_uint64),
+        ("seed", c_uint64),
+        ("behaviour", c_uint32),
+        ("address_order", c_uint32),
+        ("device", c_uint32),
+        ("reserved", c_uint32),
+    )
+
+
+class CWhatIfResult(ctypes.Structure):
+    """gm_what_if_result: how the requests went there."""
+
+    _fields_ = tuple((name, c_uint64) for name in WHAT_IF_COUNTS)
+
+
 PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_policy_abi_hash": (c_char_p, ()),
     "gm_policy_check_settings": (c_int32, (c_char_p, c_char_p, c_size_t)),
@@ -147,4 +186,11 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_replay_get_empty_caches": (c_int32, (c_void_p, c_uint32, POINTER(c_uint64), c_uint64)),
     "gm_replay_count_heap": (c_int32, (c_void_p, c_uint32, POINTER(c_uint64), POINTER(c_uint64))),
     "gm_replay_get_heap": (c_int32, (c_void_p, c_uint32, POINTER(CHeapSegments), POINTER(CHeapBlocks))),
+    "gm_what_if_create": (c_int32, (POINTER(CWhatIfOptions), POINTER(c_void_p), c_char_p, c_size_t)),
+    "gm_what_if_destroy": (None, (c_void_p,)),
+    "gm_what_if_add_streams": (c_int32, (c_void_p, POINTER(c_uint64), c_uint64)),
+    "gm_what_if_add_pools": (c_int32, (c_void_p, POINTER(c_uint64), POINTER(c_uint64), c_uint64)),
+    "gm_what_if_add_empty_caches": (c_int32, (c_void_p, POINTER(c_uint64), c_uint64)),
+    "gm_what_if_feed": (c_int32, (c_void_p, POINTER(CReplayEvents))),
+    "gm_what_if_get_result": (c_int32, (c_void_p, POINTER(CWhatIfResult))),
 }

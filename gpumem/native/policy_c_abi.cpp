@@ -41,12 +41,6 @@ gpumem::SimulatedDevice make_device(const gm_policy_options& options) {
   return gpumem::SimulatedDevice(options.memory_bytes, order, options.seed);
 }
 
-uint64_t limit_of(const gm_policy_options& options, const gpumem::Settings& settings) {
-  if (options.limit_bytes != GM_NO_LIMIT || !settings.memory_fraction_set || settings.memory_fraction >= 1.0)
-    return options.limit_bytes;
-  return static_cast<uint64_t>(settings.memory_fraction * static_cast<double>(options.memory_bytes));
-}
-
 }  // namespace
 
 struct gm_policy {
@@ -55,7 +49,7 @@ struct gm_policy {
       : device(make_device(options)),
         listener(callback, context),
         policy(&device, settings, gpumem::behaviour_of(options.behaviour), callback ? &listener : nullptr) {
-    policy.set_limit(limit_of(options, settings));
+    policy.set_limit(gpumem::limit_of(options.limit_bytes, options.memory_bytes, settings));
   }
 
   std::mutex mutex;

@@ -39,6 +39,17 @@ gm_status status_of(Outcome outcome) {
   return GM_POLICY_DEVICE_FAILED;
 }
 
+uint64_t limit_of(uint64_t limit_bytes, uint64_t memory_bytes, const Settings& settings) {
+  if (limit_bytes != GM_NO_LIMIT || !settings.memory_fraction_set || settings.memory_fraction >= 1.0)
+    return limit_bytes;
+  return static_cast<uint64_t>(settings.memory_fraction * static_cast<double>(memory_bytes));
+}
+
+bool has_columns(const gm_replay_events* events) {
+  return events && (events->count == 0 || (events->kind && events->device && events->stream && events->pool &&
+                                           events->address && events->requested_bytes));
+}
+
 // Reservations appear as their mapped ranges.
 void list_heap(const Policy& policy, gm_heap_segments* segments, gm_heap_blocks* blocks) {
   segments->count = 0;

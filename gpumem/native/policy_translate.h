@@ -19,6 +19,11 @@ Behaviour behaviour_of(uint32_t bits);
 
 gm_status status_of(Outcome outcome);
 
+// The limit given; without one, what the settings' fraction of the card says.
+uint64_t limit_of(uint64_t limit_bytes, uint64_t memory_bytes, const Settings& settings);
+
+bool has_columns(const gm_replay_events* events);
+
 // Fills rows of a policy's heap, reservations as their mapped ranges; null arrays: counts only.
 void list_heap(const Policy& policy, gm_heap_segments* segments, gm_heap_blocks* blocks);
 

@@ -14,13 +14,9 @@ struct gm_replay {
 using gpumem::behaviour_of;
 using gpumem::copy_text;
 using gpumem::guarded;
+using gpumem::has_columns;
 
 namespace {
-
-bool has_columns(const gm_replay_events* events) {
-  return events && (events->count == 0 || (events->kind && events->device && events->stream && events->pool &&
-                                           events->address && events->requested_bytes));
-}
 
 gpumem::TraceFollower* follower_of(const gm_replay* replay, uint32_t device) {
   return replay ? replay->session.find_device(device) : nullptr;
@@ -80,7 +76,7 @@ void gm_replay_destroy(gm_replay* replay) {
 gm_status gm_replay_add_streams(gm_replay* replay, const uint64_t* handles, uint64_t count) {
   if (!replay || (count && !handles)) return GM_BAD_ARGUMENT;
   return guarded([&]() -> gm_status {
-    replay->session.add_streams(handles, count);
+    replay->session.reader().add_streams(handles, count);
     return GM_OK;
   });
 }
@@ -88,7 +84,7 @@ gm_status gm_replay_add_streams(gm_replay* replay, const uint64_t* handles, uint
 gm_status gm_replay_add_pools(gm_replay* replay, const uint64_t* first, const uint64_t* second, uint64_t count) {
   if (!replay || (count && (!first || !second))) return GM_BAD_ARGUMENT;
   return guarded([&]() -> gm_status {
-    for (uint64_t i = 0; i < count; ++i) replay->session.add_pool(gpumem::PoolId{first[i], second[i]});
+    for (uint64_t i = 0; i < count; ++i) replay->session.reader().add_pool(gpumem::PoolId{first[i], second[i]});
     return GM_OK;
   });
 }
@@ -147,9 +143,9 @@ gm_status gm_replay_adopt_from_end(gm_replay* replay, uint32_t device, const gm_
       copy_text(reason, error, capacity);
       return GM_BAD_ARGUMENT;
     }
-    std::vector<gpumem::RecordedEvent> own = replay->session.select(*events, device, 0);
+    std::vector<gpumem::RecordedEvent> own = replay->session.reader().select(*events, device, 0);
     const gpumem::ReplayOptions& options = *replay->session.find_options(device);
-    replay->session.set_segment_pools(gpumem::find_segment_pools(end, own));
+    replay->session.reader().set_segment_pools(gpumem::find_segment_pools(end, own));
     for (const gpumem::PoolId& pool : gpumem::find_unsplit_pools(end, options.settings))
       follower->declare_pool(pool, true, false);
     if (!options.truncated) return GM_OK;

@@ -22,9 +22,7 @@ const ReplayOptions* ReplaySession::find_options(uint32_t device) const {
   return found == devices_.end() ? nullptr : &found->second.options;
 }
 
-// False: an event that tells replay nothing.
-bool ReplaySession::convert(const gm_replay_events& events, uint64_t row, uint64_t position,
-                            RecordedEvent* event) const {
+bool EventReader::read(const gm_replay_events& events, uint64_t row, uint64_t position, RecordedEvent* event) const {
   uint8_t kind = events.kind[row];
   bool is_followed = kind >= GM_ALLOC && kind <= GM_OOM && kind != GM_SEGMENT_REQUEST;
   if (!is_followed) return false;
@@ -45,12 +43,12 @@ bool ReplaySession::convert(const gm_replay_events& events, uint64_t row, uint64
   return true;
 }
 
-std::vector<RecordedEvent> ReplaySession::select(const gm_replay_events& events, uint32_t device,
-                                                 uint64_t first_position) const {
+std::vector<RecordedEvent> EventReader::select(const gm_replay_events& events, uint32_t device,
+                                               uint64_t first_position) const {
   std::vector<RecordedEvent> selected;
   RecordedEvent event;
   for (uint64_t row = 0; row < events.count; ++row)
-    if (events.device[row] == device && convert(events, row, first_position + row, &event)) selected.push_back(event);
+    if (events.device[row] == device && read(events, row, first_position + row, &event)) selected.push_back(event);
   return selected;
 }
 
@@ -65,7 +63,7 @@ void ReplaySession::feed(const gm_replay_events& events) {
       follower = find_device(last_device);
     }
     event = RecordedEvent();
-    if (follower && convert(events, row, fed_ + row, &event)) follower->append(event);
+    if (follower && reader_.read(events, row, fed_ + row, &event)) follower->append(event);
   }
   fed_ += events.count;
   for (auto& [device, entry] : devices_) entry.follower->follow(false);

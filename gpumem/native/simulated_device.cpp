@@ -91,6 +91,7 @@ DeviceStatus SimulatedDevice::poll_event(DeviceEvent* event, bool* found) {
     events.values.pop_front();
     --events.finished_count;
     *found = true;
+    if (events.values.empty()) streams_.erase(stream);
     break;
   }
   return DeviceStatus::kOk;
@@ -104,6 +105,7 @@ DeviceStatus SimulatedDevice::wait_event(DeviceEvent* event) {
     event->value = events.values.front();
     events.values.pop_front();
     if (events.finished_count) --events.finished_count;
+    if (events.values.empty()) streams_.erase(stream);
     return DeviceStatus::kOk;
   }
   return DeviceStatus::kFailed;

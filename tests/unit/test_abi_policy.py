@@ -30,6 +30,8 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "gm_heap_segments": abi_policy_layout.CHeapSegments,
     "gm_heap_blocks": abi_policy_layout.CHeapBlocks,
     "gm_replay_result": abi_policy_layout.CReplayResult,
+    "gm_what_if_options": abi_policy_layout.CWhatIfOptions,
+    "gm_what_if_result": abi_policy_layout.CWhatIfResult,
 }
 
 
@@ -42,7 +44,7 @@ def as_ctype(c_type: str) -> object:
     if not bare.endswith("*"):
         return SCALARS[bare]
     target = bare.removesuffix("*")
-    if target in ("gm_replay", "gm_policy"):
+    if target in ("gm_replay", "gm_policy", "gm_what_if"):
         return ctypes.c_void_p
     if target.endswith("*"):
         return ctypes.POINTER(ctypes.c_void_p)

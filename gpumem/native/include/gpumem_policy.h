@@ -241,6 +241,50 @@ GM_API gm_status gm_replay_count_heap(const gm_replay* replay, uint32_t device, 
 GM_API gm_status gm_replay_get_heap(const gm_replay* replay, uint32_t device, gm_heap_segments* segments,
                                     gm_heap_blocks* blocks);
 
+/* ---- what if: the same requests under other settings, on a pretended card -------------------------- */
+
+typedef struct gm_what_if gm_what_if;
+
+typedef struct gm_what_if_options {
+  const char* settings;   /* the options string to try */
+  uint64_t memory_bytes;  /* the pretended card's memory */
+  uint64_t limit_bytes;   /* memory limit; GM_NO_LIMIT: none, or what the settings' fraction says */
+  uint64_t seed;          /* of scattered addresses */
+  uint32_t behaviour;     /* gm_policy_behaviour bits */
+  uint32_t address_order; /* gm_address_order; figures differ a little between them, so try several */
+  uint32_t device;        /* whose events to take */
+  uint32_t reserved;      /* 0 */
+} gm_what_if_options;
+
+typedef struct gm_what_if_result {
+  uint64_t requests; /* allocs and frees served */
+  uint64_t allocated_bytes_peak;
+  uint64_t active_bytes_peak;
+  uint64_t requested_bytes_peak;
+  uint64_t reserved_bytes_peak;
+  uint64_t reserved_bytes_end;
+  uint64_t cache_hits;
+  uint64_t splits;
+  uint64_t alloc_retries;
+  uint64_t device_allocs;      /* segments and maps */
+  uint64_t device_frees;       /* segments and unmaps */
+  uint64_t ooms;               /* requests refused */
+  uint64_t first_oom_position; /* of the first of them; UINT64_MAX: none */
+  uint64_t served_oom_count;   /* requests that ran out of memory when recorded, and would not now */
+} gm_what_if_result;
+
+GM_API gm_status gm_what_if_create(const gm_what_if_options* options, gm_what_if** what_if, char* error,
+                                   size_t capacity);
+GM_API void gm_what_if_destroy(gm_what_if* what_if);
+GM_API gm_status gm_what_if_add_streams(gm_what_if* what_if, const uint64_t* handles, uint64_t count);
+GM_API gm_status gm_what_if_add_pools(gm_what_if* what_if, const uint64_t* first, const uint64_t* second,
+                                      uint64_t count);
+/* empty_cache calls that the events do not hold, each before the event at this position; ascending. */
+GM_API gm_status gm_what_if_add_empty_caches(gm_what_if* what_if, const uint64_t* positions, uint64_t count);
+/* Blocks that were live before the recording began are fed as allocs first. */
+GM_API gm_status gm_what_if_feed(gm_what_if* what_if, const gm_replay_events* events);
+GM_API gm_status gm_what_if_get_result(const gm_what_if* what_if, gm_what_if_result* result);
+
 #ifdef __cplusplus
 }
 #endif

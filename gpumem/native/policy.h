@@ -134,8 +134,11 @@ class Policy {
   void set_pool_use_count(PoolId id, uint32_t use_count);
   void move_border(Block* live_block, uint64_t bytes);
   Block* find_live(uint64_t address) const { return live_.find(address); }
-  Block* find_block_at(uint64_t address) const;
+  const Block* find_waiting(DeviceEvent event) const;
+  // Whether memory could be given at [address, address + bytes): no segment or mapped range is there.
+  bool is_unused(uint64_t address, uint64_t bytes) const;
   const Segment* find_segment_at(uint64_t address) const;
+  bool find_segment_from(uint64_t address) const { return segments_.count(address) > 0; }
 
   const Statistics& statistics() const { return statistics_; }
   void reset_peaks();

@@ -117,6 +117,11 @@ void BlockList::join_next_leaf(size_t index) {
   leaves_.erase(leaves_.begin() + static_cast<std::ptrdiff_t>(index) + 1);
 }
 
+Block* BlockList::find_last_up_to(uint64_t address) const {
+  Cursor above = lower_bound(Key{address, 1});
+  return is_begin(above) || leaves_.empty() ? nullptr : at(before(above));
+}
+
 bool BlockList::contains(const Block* block) const {
   Cursor cursor = lower_bound(key_of(block));
   return !is_end(cursor) && at(cursor) == block;

@@ -70,6 +70,8 @@ class BlockList {
 
   // First block with at least `bytes` (kBytesThenAddress); the end when there is none.
   Cursor find_at_least(uint64_t bytes) const { return lower_bound(Key{bytes, 0}); }
+  // Last block that begins at `address` or before it (kAddress); null when there is none.
+  Block* find_last_up_to(uint64_t address) const;
   Cursor begin() const { return Cursor{0, 0}; }
   Cursor end() const { return Cursor{leaves_.size(), 0}; }
   bool is_end(Cursor cursor) const { return cursor.leaf == leaves_.size(); }

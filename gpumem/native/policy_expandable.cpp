@@ -86,8 +86,9 @@ Block* Policy::reserve(const Attempt& attempt) {
 // Maps whole pages from the block's start that cover `wanted_bytes`; the block becomes free, the rest stays unmapped.
 bool Policy::map_block(Block* block, uint64_t wanted_bytes) {
   Segment* segment = block->segment;
-  uint64_t bytes = round_up(wanted_bytes, segment->page_bytes);
-  GM_CHECK(block->state == BlockState::kUnmapped && bytes <= block->bytes);
+  GM_CHECK(block->state == BlockState::kUnmapped);
+  // Unmapped space ends on a page border, but for that of a foreign heap that was adopted.
+  uint64_t bytes = std::min(round_up(wanted_bytes, segment->page_bytes), block->bytes);
   DeviceStatus status = device_->map(block->address, bytes);
   if (status == DeviceStatus::kNoMemory) return false;
   require(status, "mapping memory");

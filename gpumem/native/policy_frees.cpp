@@ -98,6 +98,11 @@ void Policy::finish_all_frees() {
   }
 }
 
+const Block* Policy::find_waiting(DeviceEvent event) const {
+  auto found = waiting_.find(event.value);
+  return found == waiting_.end() ? nullptr : found->second;
+}
+
 void Policy::finish_event(DeviceEvent event) {
   auto found = waiting_.find(event.value);
   if (found == waiting_.end()) return;

@@ -76,12 +76,21 @@ const Segment* Policy::find_segment_at(uint64_t address) const {
   return address - segment->address < segment->bytes ? segment : nullptr;
 }
 
-Block* Policy::find_block_at(uint64_t address) const {
-  const Segment* segment = find_segment_at(address);
-  if (!segment) return nullptr;
-  for (Block* block = segment->first; block; block = block->next)
-    if (address - block->address < block->bytes) return block;
-  return nullptr;
+// Segments below the range are looked at down to the first ordinary one; more reservations than a program can have are
+// taken for an overlap.
+bool Policy::is_unused(uint64_t address, uint64_t bytes) const {
+  constexpr int kReservationsMax = 64;
+  uint64_t end = address + bytes;
+  auto after = segments_.lower_bound(end);
+  for (int steps = 0; after != segments_.begin(); ++steps) {
+    const Segment& segment = *(--after)->second;
+    if (!segment.is_expandable()) return segment.address + segment.bytes <= address;
+    if (steps == kReservationsMax) return false;
+    if (segment.address + segment.bytes <= address) continue;
+    const Block* unmapped = segment.lists->unmapped.find_last_up_to(address);
+    if (!unmapped || end > unmapped->address + unmapped->bytes) return false;
+  }
+  return true;
 }
 
 void Policy::adopt(const SegmentDescription& description, const std::vector<BlockDescription>& blocks) {

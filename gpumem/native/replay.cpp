@@ -53,7 +53,8 @@ void TraceFollower::follow(bool at_end) {
     while (!result_.difference.found && next_ < events_.size()) {
       size_t before = next_;
       follow_one(at_end);
-      if (next_ == before) break;
+      if (next_ == before && is_waiting_) break;
+      if (next_ == before) part(PolicyEvent(), "the policy does nothing here");
       if (options_.check_each_event) check_heap();
       if (next_ >= kDropFollowedFrom) drop_followed();
     }
@@ -78,7 +79,8 @@ void TraceFollower::follow_one(bool at_end) {
     }
     default: {
       Group group = find_group(at_end);
-      if (!group.is_complete) return;
+      is_waiting_ = !group.is_complete;
+      if (is_waiting_) return;
       return group.has_request ? follow_request(group) : follow_release(group);
     }
   }

@@ -144,6 +144,7 @@ class TraceFollower : private Device, private EventSink {
   DeviceStatus refuse(const PolicyEvent& asked);
   void accept(uint64_t bytes);
   bool take_completed(DeviceEvent* event);
+  void require_place(const PolicyEvent& asked, uint64_t address, uint64_t bytes);
 
   // replay_inference.cpp: what was not recorded
   PoolId pool_of_request(const Group& group);
@@ -163,6 +164,7 @@ class TraceFollower : private Device, private EventSink {
   Policy policy_;
   bool garbage_from_trace_ = false;  // ages or limit are not known: collected segments are read from the recording
 
+  bool is_waiting_ = false;   // the next group's end has not been appended
   bool is_cut_ = false;       // no request yet: its group may have begun before the recording
   uint64_t cut_segment_ = 0;  // the first request's segment, made just before the recording began
 

@@ -52,6 +52,8 @@ PoolId TraceFollower::pool_of_new_segment(const Group& group, const RecordedEven
     if (!may_free_first && policy_.find_fit(plan(request, candidate))) continue;
     return candidate;
   }
+  constexpr uint64_t kInventedMax = 256;
+  if (invented_pools_ == kInventedMax) part(PolicyEvent(), "no pool explains this segment");
   PoolId invented{UINT64_MAX, ++invented_pools_};
   declare_pool(invented, false, false);
   result_.assumptions |= kPoolsInvented;

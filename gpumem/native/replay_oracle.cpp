@@ -26,6 +26,7 @@ DeviceStatus TraceFollower::alloc_segment(const RangeRequest& request, uint64_t*
   PolicyEvent asked = describe(GM_SEGMENT_ALLOC, 0, request.bytes, request.stream);
   if (!event || event->kind != GM_SEGMENT_ALLOC) return refuse(asked);
   if (event->bytes != request.bytes || event->stream != request.stream) part(asked, "another segment was asked for");
+  require_place(asked, event->address, event->bytes);
   *address = event->address;
   accept(request.bytes);
   return DeviceStatus::kOk;
@@ -40,8 +41,18 @@ DeviceStatus TraceFollower::reserve(const RangeRequest& request, uint64_t* addre
   const RecordedEvent* event = next_event();
   if (!event || event->kind != GM_SEGMENT_MAP)
     return refuse(describe(GM_SEGMENT_MAP, 0, request.page_bytes, request.stream));
+  if (policy_.find_segment_from(event->address))
+    part(describe(GM_SEGMENT_MAP, 0, 0, request.stream), "a segment begins here");
+  require_place(describe(GM_SEGMENT_MAP, 0, request.page_bytes, request.stream), event->address, request.page_bytes);
   *address = event->address;
   return DeviceStatus::kOk;
+}
+
+// A foreign file may claim anything; memory can only be where no memory is.
+void TraceFollower::require_place(const PolicyEvent& asked, uint64_t address, uint64_t bytes) {
+  constexpr uint64_t kAddressEnd = uint64_t{1} << 57;
+  bool is_address = address != 0 && address % kBlockUnitBytes == 0 && address < kAddressEnd && bytes < kAddressEnd;
+  if (!is_address || !policy_.is_unused(address, bytes)) part(asked, "the recorded segment cannot be there");
 }
 
 DeviceStatus TraceFollower::map(uint64_t address, uint64_t bytes) {
@@ -49,6 +60,7 @@ DeviceStatus TraceFollower::map(uint64_t address, uint64_t bytes) {
   PolicyEvent asked = describe(GM_SEGMENT_MAP, address, bytes, event ? event->stream : 0);
   if (!event || event->kind != GM_SEGMENT_MAP) return refuse(asked);
   if (event->address != address || event->bytes != bytes) part(asked, "another range was to be mapped");
+  require_place(asked, address, bytes);
   accept(bytes);
   return DeviceStatus::kOk;
 }
@@ -97,8 +109,9 @@ DeviceStatus TraceFollower::poll_event(DeviceEvent* event, bool* found) {
   *found = false;
   const RecordedEvent* recorded = next_event();
   if (!recorded || recorded->kind != GM_FREE_COMPLETED) return DeviceStatus::kOk;
-  if (attempt_) {
-    const Block* block = policy_.find_block_at(recorded->address);
+  auto pending = event_of_address_.find(recorded->address);
+  if (attempt_ && pending != event_of_address_.end()) {
+    const Block* block = policy_.find_waiting(DeviceEvent{pending->second});
     if (block && policy_.would_fit_after(*attempt_, block)) return DeviceStatus::kOk;
   }
   *found = take_completed(event);

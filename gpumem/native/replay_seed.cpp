@@ -2,6 +2,7 @@
 #include "replay_seed.h"
 
 #include <algorithm>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -66,7 +67,8 @@ class Ranges {
   static bool was_small(const std::vector<RecordedEvent>& events, size_t unmap) {
     const RecordedEvent& range = events[unmap];
     if (range.bytes % kLargeSegmentBytes != 0) return true;
-    for (size_t i = unmap; i > 0; --i) {
+    constexpr size_t kEventsBackMax = 1 << 16;
+    for (size_t i = unmap; i > 0 && unmap - i < kEventsBackMax; --i) {
       const RecordedEvent& event = events[i - 1];
       bool has_request = event.kind == GM_ALLOC || event.kind == GM_FREE || event.kind == GM_FREE_REQUESTED;
       if (has_request && event.address - range.address < range.bytes) return event.bytes <= kSmallRequestBytesMax;
@@ -225,6 +227,8 @@ bool read_heap(const gm_heap_segments& segments, const gm_heap_blocks& blocks, H
     bool overlaps =
         !heap->segments.empty() &&
         heap->segments.back().description.address + heap->segments.back().description.bytes > description.address;
+    constexpr uint64_t kAddressEnd = uint64_t{1} << 57;
+    overlaps |= end > kAddressEnd || description.address % kBlockUnitBytes != 0;
     if (position != end || end == description.address || end < description.address || overlaps) {
       *reason = "segment " + std::to_string(i) + " is not tiled by its blocks";
       return false;
@@ -251,8 +255,8 @@ std::map<uint64_t, PoolId> find_segment_pools(const Heap& end, const std::vector
   return pools;
 }
 
-std::vector<PoolId> find_unsplit_pools(const Heap& end, const Settings& settings) {
-  std::vector<PoolId> pools;
+std::set<PoolId> find_unsplit_pools(const Heap& end, const Settings& settings) {
+  std::set<PoolId> pools;
   for (const HeapSegment& segment : end.segments) {
     const SegmentDescription& description = segment.description;
     if (description.pool.is_default()) continue;
@@ -264,8 +268,7 @@ std::vector<PoolId> find_unsplit_pools(const Heap& end, const Settings& settings
       bool splits_fine = description.is_small || settings.expandable_segments;
       bool would_split =
           splits_fine || (rounded_bytes < settings.max_split_bytes && slack_bytes > kSmallRequestBytesMax);
-      if (!would_split || std::find(pools.begin(), pools.end(), description.pool) != pools.end()) continue;
-      pools.push_back(description.pool);
+      if (would_split) pools.insert(description.pool);
     }
   }
   return pools;
@@ -278,7 +281,13 @@ bool find_start(const Heap& end, const std::vector<RecordedEvent>& events, const
     if (!ranges.undo(events, i - 1, reason)) return false;
   std::map<uint64_t, StartBlock> blocks = find_start_blocks(end, events);
   size_t placed_count = 0;
+  uint64_t last_end = 0;
   for (const auto& [address, description] : ranges.ranges()) {
+    if (address < last_end || description.bytes == 0 || address + description.bytes < address) {
+      *reason = "segments overlap when the history begins, at " + std::to_string(address);
+      return false;
+    }
+    last_end = address + description.bytes;
     HeapSegment segment;
     segment.description = description;
     auto first = blocks.lower_bound(address);
@@ -297,21 +306,22 @@ bool find_start(const Heap& end, const std::vector<RecordedEvent>& events, const
 void adopt_heap(const Heap& heap, uint64_t capacity_bytes, TraceFollower* follower) {
   // Ranges of one stream, pool and page size within reach of the first are one reservation.
   std::vector<std::vector<const HeapSegment*>> reservations;
+  std::map<std::tuple<uint64_t, PoolId, uint64_t>, size_t> last_of;
   for (const HeapSegment& segment : heap.segments) {
     const SegmentDescription& range = segment.description;
+    for (uint64_t address : segment.slack_unknown) follower->set_slack_unknown(address);
     if (!range.page_bytes) {
       follower->adopt(range, segment.blocks);
-    } else {
-      auto reservation = std::find_if(reservations.begin(), reservations.end(), [&](const auto& ranges) {
-        const SegmentDescription& first = ranges.front()->description;
-        return first.stream == range.stream && first.pool == range.pool && first.page_bytes == range.page_bytes &&
-               range.address - first.address < reservation_bytes(capacity_bytes, range.page_bytes);
-      });
-      if (reservation == reservations.end())
-        reservation = reservations.insert(reservation, std::vector<const HeapSegment*>());
-      reservation->push_back(&segment);
+      continue;
     }
-    for (uint64_t address : segment.slack_unknown) follower->set_slack_unknown(address);
+    auto [last, is_first] = last_of.try_emplace({range.stream, range.pool, range.page_bytes}, reservations.size());
+    bool is_near = !is_first && range.address - reservations[last->second].front()->description.address <
+                                    reservation_bytes(capacity_bytes, range.page_bytes);
+    if (!is_near) {
+      last->second = reservations.size();
+      reservations.emplace_back();
+    }
+    reservations[last->second].push_back(&segment);
   }
   for (const auto& ranges : reservations) adopt_reservation(ranges, capacity_bytes, follower);
 }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,7 @@ bool read_heap(const gm_heap_segments& segments, const gm_heap_blocks& blocks, H
 std::map<uint64_t, PoolId> find_segment_pools(const Heap& end, const std::vector<RecordedEvent>& events);
 
 // Private pools with a live block that any other pool would have split.
-std::vector<PoolId> find_unsplit_pools(const Heap& end, const Settings& settings);
+std::set<PoolId> find_unsplit_pools(const Heap& end, const Settings& settings);
 
 bool find_start(const Heap& end, const std::vector<RecordedEvent>& events, const Settings& settings, Heap* start,
                 std::string* reason);

@@ -101,6 +101,10 @@ gm_status gm_replay_add_device(gm_replay* replay, const gm_replay_device* device
     options.limit_bytes = device->limit_bytes;
     options.limit_known = device->limit_known;
     options.capacity_bytes = device->capacity_bytes;
+    if (!options.limit_known && options.settings.memory_fraction_set && options.capacity_bytes) {
+      options.limit_known = true;
+      options.limit_bytes = gpumem::limit_of(GM_NO_LIMIT, options.capacity_bytes, options.settings);
+    }
     options.truncated = device->truncated;
     options.check_each_event = device->check_each_event;
     replay->session.add_device(device->device, options);

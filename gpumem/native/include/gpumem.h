@@ -190,6 +190,25 @@ GM_API gm_status gm_journal_append_entry(gm_journal* journal, uint16_t kind, uin
                                          uint32_t length);
 GM_API gm_status gm_journal_close(gm_journal* journal, const char* ended_by);
 
+/* ---- pickles ------------------------------------------------------------------------------ */
+
+enum gm_pickle_verdict {
+  GM_PICKLE_PLAIN = 0,     /* dicts, lists, tuples, strings and numbers only; keys are strings or small numbers */
+  GM_PICKLE_CUT_OFF = 1,   /* ends before its STOP, or an argument is longer than the rest */
+  GM_PICKLE_NOT_PLAIN = 2, /* names or calls code, or asks for data from elsewhere */
+  GM_PICKLE_DAMAGED = 3    /* what no pickler writes for plain data */
+};
+
+typedef struct gm_pickle_report {
+  uint64_t offset;       /* of the STOP, or of the opcode refused */
+  uint64_t loaded_bytes; /* memory that Python will need for the values, estimated */
+  uint32_t verdict;      /* gm_pickle_verdict */
+  uint32_t opcode;       /* the opcode at offset; 0 behind the end */
+} gm_pickle_report;
+
+/* Walks a pickle of protocol 0 to 5 without making any value. */
+GM_API gm_status gm_pickle_check(const void* bytes, uint64_t byte_count, gm_pickle_report* report);
+
 #ifdef __cplusplus
 }
 #endif

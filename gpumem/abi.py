@@ -19,7 +19,7 @@ from pathlib import Path
 from gpumem.errors import JournalUnmappable, NativeCoreError, OutputUnwritable
 from gpumem.vocabulary import EventFlag, EventKind, ScopeId, StackId
 
-ABI_HASH = "878b8f68a943a1dda5b42ba1de6d3470a496bba9a63331563bf6cac2f9d1d307"
+ABI_HASH = "ac68e6bdf6cfbcda430ee0367641f18a3e10b4f23efc2700f4ab2f4585482050"
 """SHA-256 of the gpumem.h that this module was written for."""
 
 LIBRARY_NAME = "libgpumem.so"
@@ -149,6 +149,7 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_journal_append": (c_int32, (c_void_p, POINTER(CRecord), POINTER(c_uint64))),
     "gm_journal_append_entry": (c_int32, (c_void_p, c_uint16, c_uint32, c_char_p, c_uint32)),
     "gm_journal_close": (c_int32, (c_void_p, c_char_p)),
+    "gm_pickle_check": (c_int32, (c_void_p, c_uint64, c_void_p)),
 }
 """Result and argument types of every function of gpumem.h."""
 

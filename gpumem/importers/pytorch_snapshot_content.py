@@ -31,12 +31,15 @@ _JSON_KEYS = re.compile(
 
 
 def is_pytorch_snapshot(head: bytes) -> bool:
-    """Whether a file that begins with `head` (4 KiB are plenty) may be a snapshot: a pickle, or JSON with its keys.
+    """Whether a file that begins with `head` (4 KiB are plenty) may be a snapshot: a pickle, or JSON with its keys,
+    compressed or not.
 
     No other format that gpumem reads is a pickle; read_pytorch_snapshot says what is wrong with one of another kind.
     """
     if head.startswith((GZIP, XZ, ZSTD)):
-        head = _inflated_head(head)
+        head = b"" if head.startswith(ZSTD) else _inflated_head(head)
+        if not head:  # zstd inflates block by block, and a block is larger than a head
+            return True
     if _PICKLE_STARTS.match(head):
         return True
     return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") and _JSON_KEYS.search(head) is not None
@@ -116,13 +119,10 @@ def _inflate(path: Path, magic: bytes, file: BinaryIO, packed_bytes: int) -> byt
                     f"{path} inflates to more than {format_bytes(allowed)}, {INFLATION_ALLOWED} times its own bytes; "
                     "inflate it yourself first if you trust it."
                 )
-    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        at = file.tell()
-        reason = str(error) or "it ends too early"
+    except (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
         raise TraceTruncated(
-            f"{path} is cut off or damaged: its compressed data cannot be read beyond byte {at} ({reason}); "
-            "copy it again from where it was made.",
-            offset=at,
+            f"{path} is cut off or damaged: its compressed data breaks after {format_bytes(len(content))} inflated "
+            f"({str(error).rstrip('.') or 'it ends too early'}); copy it again."
         ) from None
     return content
 
@@ -153,13 +153,12 @@ def _zstd_pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _inflated_head(head: bytes) -> bytes:
-    pieces = _zstd_pieces(io.BytesIO(head)) if head.startswith(ZSTD) else _member_pieces(io.BytesIO(head), head[:6])
     inflated = b""
     try:
-        for piece in pieces:
+        for piece in _member_pieces(io.BytesIO(head), head[:6]):
             inflated += piece
             if len(inflated) >= HEAD_BYTES:
                 break
-    except (EOFError, zlib.error, lzma.LZMAError, OSError):
+    except (EOFError, zlib.error, lzma.LZMAError):
         return inflated
     return inflated

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from gpumem.importers.pytorch_snapshot_stacks import StackInterner
 from gpumem.vocabulary import EventKind
 
-PIECE_ENTRIES = 8192
+PIECE_ENTRIES = 4096
 NUMBER_MAX = 2**63 - 1
 ACTION_NAME_LENGTH_MAX = 40
 
@@ -135,8 +135,7 @@ class EntryReader:
 
     def _convert(self, piece: list[Entry]) -> _Piece:
         actions = list(map(_ACTION, piece))
-        if set(map(type, actions)) != {str} and piece:
-            raise TypeError
+        "".join(actions)  # raises where one is no string: nothing else may be hashed
         kind = np.frombuffer(bytes(map(KINDS.__getitem__, actions)), dtype=np.uint8)
         address = _numbers(piece, _ADDRESS)
         keep, kind = _fold(kind, address)
@@ -161,6 +160,8 @@ class EntryReader:
             stacks = list(map(_FRAMES, piece))
         except KeyError:
             stacks = [entry.get("frames", ()) for entry in piece]
+            if not any(stacks):
+                return np.zeros(len(piece), dtype=np.uint32)
         if not set(map(type, stacks)) <= {list, tuple}:
             raise TypeError
         return self.stacks.rows_of(stacks)
@@ -175,12 +176,11 @@ class EntryReader:
         return np.fromiter(rows, dtype=np.uint32, count=len(piece))
 
     def _pool_rows(self, piece: list[Entry]) -> npt.NDArray[np.uint16]:
-        try:
-            pools = list(map(_POOL, piece))
-        except KeyError:
-            pools = [entry.get("pool_id") for entry in piece]
-            if pools.count(None) == len(pools):
-                return np.zeros(len(piece), dtype=np.uint16)
+        if not piece or "pool_id" not in piece[0]:  # a version writes it into every entry or into none
+            return np.zeros(len(piece), dtype=np.uint16)
+        pools = list(map(_POOL, piece))
+        if pools.count(None) == len(pools):
+            return np.zeros(len(piece), dtype=np.uint16)
         self._pools_recorded = True
         return np.fromiter(map(self.pools.row, pools), dtype=np.uint16, count=len(piece))
 
@@ -249,7 +249,7 @@ def _texts(piece: list[Entry], key: itemgetter[str]) -> list[object]:
         texts = list(map(key, piece))
     except KeyError:
         return []
-    return [] if sum(map(texts.count, UNSAID)) == len(texts) else texts
+    return [] if not texts or (texts[0] in UNSAID and texts.count(texts[0]) == len(texts)) else texts
 
 
 def _said(text: object) -> str:

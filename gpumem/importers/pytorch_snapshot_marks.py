@@ -106,7 +106,8 @@ def find_range_scopes(
         times.append(annotation.time_us)
         rows.append(row)
     place = np.searchsorted(np.array(times, dtype=np.int64), time_us, side="right") - 1
-    scope: npt.NDArray[np.uint32] = np.array(rows, dtype=np.uint32)[np.maximum(place, 0)]
+    scope = np.zeros(len(time_us), dtype=np.uint32)
+    np.take(np.array(rows, dtype=np.uint32), np.maximum(place, 0), out=scope)
     return scope
 
 
@@ -122,7 +123,9 @@ def add_text_scopes(
     for pair in pairs.tolist():
         compile_context, metadata = said[pair & 0xFFFFFFFF]
         made.append(scopes.row(scopes.row(pair >> 32, compile_context), metadata))
-    return np.array(made, dtype=np.uint32)[place.reshape(-1)]
+    scope = np.zeros(len(text), dtype=np.uint32)
+    np.take(np.array(made, dtype=np.uint32), place.reshape(-1), out=scope)
+    return scope
 
 
 def find_marks(annotations: Sequence[Annotation]) -> list[NamedInstant]:

@@ -71,20 +71,21 @@ class SnapshotSegments:
 
 SEGMENT_COLUMNS = (
     "device", "address", "segment_bytes", "allocated_bytes", "active_bytes", "requested_bytes", "stream", "pool",
-    "is_large", "is_expandable", "stack",
+    "is_large", "is_expandable",
 )  # fmt: skip
-BLOCK_COLUMNS = ("segment", "address", "block_bytes", "requested_bytes", "state", "stack")
+BLOCK_COLUMNS = ("segment", "address", "block_bytes", "requested_bytes", "state")
 SEGMENT_NUMBERS = ("device", "address", "total_size", "allocated_size", "active_size", "requested_size", "stream")
 
 
 class _SegmentRows:
     """Rows as they are collected; a segment that cannot be read is passed over and counted."""
 
-    def __init__(self, stacks: StackInterner, pools: PoolNames) -> None:
-        self.stacks = stacks
+    def __init__(self, pools: PoolNames) -> None:
         self.pools = pools
         self.segments: list[tuple[int, ...]] = []
         self.blocks: list[tuple[int, ...]] = []
+        self.segment_stacks: list[Sequence[object]] = []
+        self.block_stacks: list[Sequence[object]] = []
         self.unreadable_count = 0
         self._block_lists: set[int] = set()
 
@@ -100,9 +101,9 @@ class _SegmentRows:
         device, address, segment_bytes, allocated, active, requested, stream = (value or 0 for value in numbers)
         pool = self.pools.row(segment.get("segment_pool_id"))
         large, expandable = segment.get("segment_type") == "large", segment.get("is_expandable") is True
-        stack = self.stacks.row_of(segment.get("frames"))
+        self.segment_stacks.append(_frames_in(segment))
         self.segments.append(
-            (device, address, segment_bytes, allocated, active, requested, stream, pool, large, expandable, stack)
+            (device, address, segment_bytes, allocated, active, requested, stream, pool, large, expandable)
         )
         if blocks and id(blocks) in self._block_lists:  # one list under two segments could be gone through for ever
             self.unreadable_count += 1
@@ -124,21 +125,27 @@ class _SegmentRows:
                 self.unreadable_count += 1
                 continue
             address = min(at + block_bytes, NUMBER_MAX)
-            stack = self.stacks.row_of(block.get("frames") or history.get("frames"))
-            self.blocks.append((row, at, block_bytes, requested, STATE_CODES.get(state, FREE), stack))
+            self.block_stacks.append(_frames_in(block) or _frames_in(history))
+            self.blocks.append((row, at, block_bytes, requested, STATE_CODES.get(state, FREE)))
 
 
 def read_segments(
     segments: Sequence[object], stacks: StackInterner, pools: PoolNames, notes: list[str]
 ) -> SnapshotSegments:
     """The segments of a snapshot; what cannot be read or does not add up goes to `notes` as sentences."""
-    rows = _SegmentRows(stacks, pools)
+    rows = _SegmentRows(pools)
     for segment in segments:
         rows.add(segment)
     columns = _columns(rows.segments, SEGMENT_COLUMNS)
     flags = {name: columns.pop(name).astype(np.bool_) for name in ("is_large", "is_expandable")}
-    blocks = SnapshotBlocks(**_columns(rows.blocks, BLOCK_COLUMNS))
-    made = SnapshotSegments(**columns, is_large=flags["is_large"], is_expandable=flags["is_expandable"], blocks=blocks)
+    block_stacks = stacks.rows_of(rows.block_stacks).astype(np.int64)
+    made = SnapshotSegments(
+        **columns,
+        is_large=flags["is_large"],
+        is_expandable=flags["is_expandable"],
+        stack=stacks.rows_of(rows.segment_stacks).astype(np.int64),
+        blocks=SnapshotBlocks(**_columns(rows.blocks, BLOCK_COLUMNS), stack=block_stacks),
+    )
     if rows.unreadable_count:
         notes.append(f"{rows.unreadable_count} segments or blocks cannot be read and were left out.")
     _note_contradictions(made, notes)
@@ -169,6 +176,11 @@ def _count_overlaps(segments: SnapshotSegments) -> int:
 def _columns(rows: list[tuple[int, ...]], names: Sequence[str]) -> dict[str, Numbers]:
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
     return {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(names)}
+
+
+def _frames_in(values: dict[str, object]) -> Sequence[object]:
+    frames = values.get("frames")
+    return frames if isinstance(frames, list | tuple) else ()
 
 
 def _latest_history(block: dict[str, object]) -> dict[str, object]:

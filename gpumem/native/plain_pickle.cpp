@@ -1,9 +1,9 @@
 // Whether a pickle holds plain data only: the check that stands before Python's unpickler.
 //
-// Python's unpickler, even one that refuses every global, can be made to crash (hashing a tuple nested a million deep), to
-// hang (dictionary keys chosen to collide) or to take 64 GiB for a memo index of nine bytes. So the opcodes are walked first,
-// with a stack that knows only the kind of each value, and nothing but what a pickler writes for dicts, lists, tuples,
-// strings and numbers passes. It walks 500 MB a second.
+// Python's unpickler, even one that refuses every global, can be made to crash (hashing a tuple nested a million deep),
+// to hang (dictionary keys chosen to collide) or to take 64 GiB for a memo index of nine bytes. So the opcodes are
+// walked first, with a stack that knows only the kind of each value, and nothing but what a pickler writes for dicts,
+// lists, tuples, strings and numbers passes. It walks 500 MB a second.
 //
 // Owns: what an opcode takes and does. Must not know: Python, what a snapshot looks like.
 #include <array>
@@ -43,7 +43,8 @@ struct Opcode {
   Argument argument = Argument::none;
   Effect effect = Effect::refused;
   Kind kind = Kind::scalar;
-  uint8_t object_bytes = 0;  // what the value pushed takes in Python, without its text or items; tuple_of_count: the count
+  uint8_t object_bytes =
+      0;  // what the value pushed takes in Python, without its text or items; tuple_of_count: the count
 };
 
 // What values take in CPython, rounded up: the estimate decides only whether a file is absurd.
@@ -62,22 +63,22 @@ void add_values(Table& table) {
   table['J'] = {Argument::fixed4, Effect::push, Kind::small_int, 32};
   table['G'] = {Argument::fixed8, Effect::push, Kind::scalar, 24};
   table['I'] = table['L'] = table['F'] = {Argument::line, Effect::push, Kind::scalar, 32};
-  table[0x8a] = {Argument::counted1, Effect::push, Kind::scalar, 32};             // LONG1
-  table[0x8b] = {Argument::counted4, Effect::push, Kind::scalar, 32};             // LONG4
-  table['S'] = table['V'] = {Argument::line, Effect::push, Kind::string, 56};     // STRING, UNICODE
+  table[0x8a] = {Argument::counted1, Effect::push, Kind::scalar, 32};               // LONG1
+  table[0x8b] = {Argument::counted4, Effect::push, Kind::scalar, 32};               // LONG4
+  table['S'] = table['V'] = {Argument::line, Effect::push, Kind::string, 56};       // STRING, UNICODE
   table['U'] = table[0x8c] = {Argument::counted1, Effect::push, Kind::string, 56};  // SHORT_BINSTRING, SHORT_BINUNICODE
   table['T'] = table['X'] = {Argument::counted4, Effect::push, Kind::string, 56};   // BINSTRING, BINUNICODE
-  table[0x8d] = {Argument::counted8, Effect::push, Kind::string, 56};             // BINUNICODE8
-  table['C'] = {Argument::counted1, Effect::push, Kind::scalar, 40};              // SHORT_BINBYTES
-  table['B'] = {Argument::counted4, Effect::push, Kind::scalar, 40};              // BINBYTES
-  table[0x8e] = {Argument::counted8, Effect::push, Kind::scalar, 40};             // BINBYTES8
+  table[0x8d] = {Argument::counted8, Effect::push, Kind::string, 56};               // BINUNICODE8
+  table['C'] = {Argument::counted1, Effect::push, Kind::scalar, 40};                // SHORT_BINBYTES
+  table['B'] = {Argument::counted4, Effect::push, Kind::scalar, 40};                // BINBYTES
+  table[0x8e] = {Argument::counted8, Effect::push, Kind::scalar, 40};               // BINBYTES8
   table[']'] = {Argument::none, Effect::push, Kind::list, 80};
   table['}'] = {Argument::none, Effect::push, Kind::dict, 80};
   table[')'] = {Argument::none, Effect::push, Kind::tuple, 0};
 }
 
 void add_structure(Table& table) {
-  table[0x80] = {Argument::fixed1, Effect::nothing};  // PROTO
+  table[0x80] = {Argument::fixed1, Effect::nothing};    // PROTO
   table[0x95] = {Argument::counted8, Effect::nothing};  // FRAME
   table['.'] = {Argument::none, Effect::stop};
   table['('] = {Argument::none, Effect::mark};
@@ -98,7 +99,8 @@ void add_structure(Table& table) {
   table['g'] = {Argument::line, Effect::get};
   table['h'] = {Argument::fixed1, Effect::get};
   table['j'] = {Argument::fixed4, Effect::get};
-  // GLOBAL INST OBJ REDUCE BUILD PERSID BINPERSID, NEWOBJ EXT1 EXT2 EXT4 NEWOBJ_EX STACK_GLOBAL, NEXT_BUFFER READONLY_BUFFER
+  // GLOBAL INST OBJ REDUCE BUILD PERSID BINPERSID, NEWOBJ EXT1 EXT2 EXT4 NEWOBJ_EX STACK_GLOBAL, NEXT_BUFFER
+  // READONLY_BUFFER
   for (const char* code = "cioRbPQ\x81\x82\x83\x84\x92\x93\x97\x98"; *code != 0; ++code) {
     table[static_cast<uint8_t>(*code)] = {Argument::none, Effect::code};
   }
@@ -180,38 +182,64 @@ class PickleWalk {
   bool read_argument(Argument argument) {
     text_bytes_ = 0;
     switch (argument) {
-      case Argument::none: return true;
-      case Argument::fixed1: return read_number(1, false);
-      case Argument::fixed2: return read_number(2, false);
-      case Argument::fixed4: return read_number(4, false);
-      case Argument::fixed8: return read_number(8, false);
-      case Argument::counted1: return read_number(1, true);
-      case Argument::counted4: return read_number(4, true);
-      case Argument::counted8: return read_number(8, true);
-      case Argument::line: return read_line();
+      case Argument::none:
+        return true;
+      case Argument::fixed1:
+        return read_number(1, false);
+      case Argument::fixed2:
+        return read_number(2, false);
+      case Argument::fixed4:
+        return read_number(4, false);
+      case Argument::fixed8:
+        return read_number(8, false);
+      case Argument::counted1:
+        return read_number(1, true);
+      case Argument::counted4:
+        return read_number(4, true);
+      case Argument::counted8:
+        return read_number(8, true);
+      case Argument::line:
+        return read_line();
     }
     return false;
   }
 
   void act(const Opcode& opcode) {
     switch (opcode.effect) {
-      case Effect::refused: return fail(GM_PICKLE_DAMAGED);
-      case Effect::code: return fail(GM_PICKLE_NOT_PLAIN);
-      case Effect::nothing: return;
-      case Effect::stop: return stop();
-      case Effect::push: return push(opcode.kind, opcode.object_bytes + text_bytes_);
-      case Effect::mark: return marks_.push_back(stack_.size());
-      case Effect::append: return append();
-      case Effect::appends: return appends();
-      case Effect::set_item: return set_items(2);
-      case Effect::set_items: return set_items(pop_mark());
-      case Effect::list_of_marked: return collect(Kind::list, 80, kListItemBytes, pop_mark());
-      case Effect::dict_of_marked: return make_dict(pop_mark());
-      case Effect::tuple_of_marked: return collect(Kind::tuple, 56, kTupleItemBytes, pop_mark());
-      case Effect::tuple_of_count: return collect(Kind::tuple, 56, kTupleItemBytes, opcode.object_bytes);
-      case Effect::put: return put(number_);
-      case Effect::put_next: return put(memo_.size());
-      case Effect::get: return get();
+      case Effect::refused:
+        return fail(GM_PICKLE_DAMAGED);
+      case Effect::code:
+        return fail(GM_PICKLE_NOT_PLAIN);
+      case Effect::nothing:
+        return;
+      case Effect::stop:
+        return stop();
+      case Effect::push:
+        return push(opcode.kind, opcode.object_bytes + text_bytes_);
+      case Effect::mark:
+        return marks_.push_back(stack_.size());
+      case Effect::append:
+        return append();
+      case Effect::appends:
+        return appends();
+      case Effect::set_item:
+        return set_items(2);
+      case Effect::set_items:
+        return set_items(pop_mark());
+      case Effect::list_of_marked:
+        return collect(Kind::list, 80, kListItemBytes, pop_mark());
+      case Effect::dict_of_marked:
+        return make_dict(pop_mark());
+      case Effect::tuple_of_marked:
+        return collect(Kind::tuple, 56, kTupleItemBytes, pop_mark());
+      case Effect::tuple_of_count:
+        return collect(Kind::tuple, 56, kTupleItemBytes, opcode.object_bytes);
+      case Effect::put:
+        return put(number_);
+      case Effect::put_next:
+        return put(memo_.size());
+      case Effect::get:
+        return get();
     }
   }
 
@@ -291,17 +319,17 @@ class PickleWalk {
 
   static constexpr uint8_t kNoMemo = 255;
 
-  const uint8_t* begin_;               // the pickle's first byte
-  const uint8_t* at_;                  // the next byte to read
-  const uint8_t* end_;                 // behind the last byte
+  const uint8_t* begin_;                // the pickle's first byte
+  const uint8_t* at_;                   // the next byte to read
+  const uint8_t* end_;                  // behind the last byte
   const uint8_t* opcode_at_ = nullptr;  // the opcode being looked at
-  std::vector<Kind> stack_;            // the kind of every value on the unpickler's stack
-  std::vector<uint64_t> marks_;        // stack heights at the open marks; each ≤ stack_.size()
-  std::vector<uint8_t> memo_;          // Kind by memo index, kNoMemo where unset
-  uint64_t number_ = 0;                // the opcode's numeric argument
-  uint64_t text_bytes_ = 0;            // length of the opcode's text
-  uint64_t opcode_count_ = 0;          // opcodes so far
-  uint64_t loaded_bytes_ = 0;          // what the values take in Python, estimated
+  std::vector<Kind> stack_;             // the kind of every value on the unpickler's stack
+  std::vector<uint64_t> marks_;         // stack heights at the open marks; each ≤ stack_.size()
+  std::vector<uint8_t> memo_;           // Kind by memo index, kNoMemo where unset
+  uint64_t number_ = 0;                 // the opcode's numeric argument
+  uint64_t text_bytes_ = 0;             // length of the opcode's text
+  uint64_t opcode_count_ = 0;           // opcodes so far
+  uint64_t loaded_bytes_ = 0;           // what the values take in Python, estimated
   uint32_t verdict_ = GM_PICKLE_PLAIN;
   bool done_ = false;
 };

@@ -2,8 +2,8 @@
 
     python benchmarks/snapshot_import.py [--recording gpt] [--entries 1000000] [--rounds 5] [--json]
 
-The file is a recording repeated: times shifted, every entry and every stack's list its own object, as PyTorch writes
-them. `import` reads it into a Trace and passes once over its events as a summary does (reserved and live curves, heap
+The file is a recording repeated: times shifted; entries, lists of frames and compile contexts are objects of their own,
+as PyTorch writes them. `import` reads it into a Trace and passes once over its events as a summary does (reserved and live curves, heap
 peak). Prints the medians and their ratio (bar: 1.2), and the peak memory per byte of the file.
 """
 
@@ -50,7 +50,8 @@ def write_repeated(recording: str, entry_count: int, path: Path) -> None:
     for repetition in range(-(-entry_count // len(once))):
         lists: dict[int, list[object]] = {}
         for entry in once:
-            made = dict(entry, time_us=entry["time_us"] + repetition * REPETITION_US)
+            context = bytes(entry["compile_context"], "utf-8").decode()
+            made = dict(entry, time_us=entry["time_us"] + repetition * REPETITION_US, compile_context=context)
             if "frames" in made:
                 made["frames"] = lists.setdefault(id(entry["frames"]), list(entry["frames"]))
             entries.append(made)

@@ -19,7 +19,7 @@ from pathlib import Path
 from gpumem.errors import JournalUnmappable, NativeCoreError, OutputUnwritable
 from gpumem.vocabulary import EventFlag, EventKind, ScopeId, StackId
 
-ABI_HASH = "ac68e6bdf6cfbcda430ee0367641f18a3e10b4f23efc2700f4ab2f4585482050"
+ABI_HASH = "805c768309c62a17ede65c5c4fbc17a61c9a92117a685e49a25052a7346f27b5"
 """SHA-256 of the gpumem.h that this module was written for."""
 
 LIBRARY_NAME = "libgpumem.so"
@@ -150,6 +150,9 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_journal_append_entry": (c_int32, (c_void_p, c_uint16, c_uint32, c_char_p, c_uint32)),
     "gm_journal_close": (c_int32, (c_void_p, c_char_p)),
     "gm_pickle_check": (c_int32, (c_void_p, c_uint64, c_void_p)),
+    "gm_snapshot_skim_create": (c_int32, (c_void_p, c_uint64, c_void_p)),
+    "gm_snapshot_skim_get": (c_int32, (c_void_p, c_void_p)),
+    "gm_snapshot_skim_free": (None, (c_void_p,)),
 }
 """Result and argument types of every function of gpumem.h."""
 

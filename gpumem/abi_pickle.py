@@ -25,7 +25,13 @@ class PickleVerdict(IntEnum):
 class CPickleReport(ctypes.Structure):
     """gm_pickle_report."""
 
-    _fields_ = (("offset", c_uint64), ("loaded_bytes", c_uint64), ("verdict", c_uint32), ("opcode", c_uint32))
+    _fields_ = (
+        ("offset", c_uint64),
+        ("loaded_bytes", c_uint64),
+        ("byte_count", c_uint64),
+        ("verdict", c_uint32),
+        ("opcode", c_uint32),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +45,93 @@ class PickleReport:
 
 
 def check_pickle(content: bytearray) -> PickleReport:
-    """Walks a pickle without making any value; only a PLAIN one is safe to load."""
+    """Walks a pickle without making any value; only a PLAIN one is safe to load. Frame headers go from `content`."""
     call = ctypes.CFUNCTYPE(c_int32, c_void_p, c_uint64, c_void_p)(abi.function_address("gm_pickle_check"))
     report = CPickleReport()
     view = (c_char * len(content)).from_buffer(content)
     status = call(ctypes.addressof(view), len(content), ctypes.addressof(report))
     assert status == abi.Status.OK
+    del view
+    del content[report.byte_count :]
     return PickleReport(PickleVerdict(report.verdict), report.offset, report.opcode, report.loaded_bytes)
+
+
+class CSnapshotParts(ctypes.Structure):
+    """gm_snapshot_parts."""
+
+    _fields_ = (
+        ("entries", c_void_p),
+        ("entry_count", c_uint64),
+        ("rest", c_void_p),
+        ("rest_bytes", c_uint64),
+        ("texts", c_void_p),
+        ("text_count", c_uint64),
+        ("trace_count", c_uint32),
+        ("frames_count", c_uint32),
+    )
+
+
+ENTRY_BYTES = 64
+"""Size of gm_snapshot_entry."""
+
+
+class SnapshotSkim:
+    """A snapshot's pickle taken apart: its entries as 64-byte rows, and a pickle of the rest. Use it with `with`."""
+
+    def __init__(self, content: bytearray, handle: int) -> None:
+        self._content = content
+        self._handle = handle
+        self._parts = CSnapshotParts()
+        call = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p)(abi.function_address("gm_snapshot_skim_get"))
+        status = call(handle, ctypes.addressof(self._parts))
+        assert status == abi.Status.OK
+
+    def __enter__(self) -> SnapshotSkim:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ctypes.CFUNCTYPE(None, c_void_p)(abi.function_address("gm_snapshot_skim_free"))(self._handle)
+
+    @property
+    def entries(self) -> memoryview:
+        """The rows (gm_snapshot_entry), valid until the skim is closed."""
+        return _view(self._parts.entries, self._parts.entry_count * ENTRY_BYTES)
+
+    @property
+    def rest(self) -> bytearray:
+        """A pickle of everything else; in `device_traces` only lists of frames are left."""
+        return bytearray(_view(self._parts.rest, self._parts.rest_bytes))
+
+    @property
+    def trace_count(self) -> int:
+        return int(self._parts.trace_count)
+
+    @property
+    def frames_count(self) -> int:
+        """Lists of frames in the rest, over all traces."""
+        return int(self._parts.frames_count)
+
+    def text(self, row: int) -> str:
+        """The text that a row's compile_context or metadata names; empty for 0."""
+        assert row < self._parts.text_count
+        offset, length = (c_uint64 * 2).from_address(self._parts.texts + 16 * row)
+        return self._content[offset : offset + length].decode("utf-8", "replace")
+
+
+def skim_snapshot(content: bytearray) -> SnapshotSkim | None:
+    """The entries of a snapshot's pickle that check_pickle found plain; None where one is not as PyTorch writes it.
+
+    `content` must stay as it is until the skim is closed.
+    """
+    create = ctypes.CFUNCTYPE(c_int32, c_void_p, c_uint64, c_void_p)(abi.function_address("gm_snapshot_skim_create"))
+    handle = c_void_p()
+    view = (c_char * len(content)).from_buffer(content)
+    status = create(ctypes.addressof(view), len(content), ctypes.addressof(handle))
+    del view
+    return SnapshotSkim(content, handle.value) if status == abi.Status.OK and handle.value else None
+
+
+def _view(address: int | None, byte_count: int) -> memoryview:
+    return (
+        memoryview((c_char * byte_count).from_address(address)).cast("B") if address and byte_count else memoryview(b"")
+    )

@@ -12,7 +12,7 @@ events: replay fills them in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from gpumem.importers.pytorch_snapshot_beginning import (
 )
 from gpumem.importers.pytorch_snapshot_content import is_pytorch_snapshot, read_content
 from gpumem.importers.pytorch_snapshot_document import load_document, paused_garbage_collector
-from gpumem.importers.pytorch_snapshot_entries import EntryReader, Oddities
+from gpumem.importers.pytorch_snapshot_entries import EntryColumns, EntryReader, Oddities
 from gpumem.importers.pytorch_snapshot_marks import (
     Annotation,
     ScopeInterner,
@@ -45,6 +45,7 @@ from gpumem.importers.pytorch_snapshot_segments import (
     SnapshotSegments,
     read_segments,
 )
+from gpumem.importers.pytorch_snapshot_skim import SkimmedEntries
 from gpumem.importers.pytorch_snapshot_stacks import StackInterner
 from gpumem.trace.model import DeviceFacts, InitialBlock, PoolRow, Trace, TraceMeta
 from gpumem.units import format_bytes, format_count
@@ -106,14 +107,15 @@ def read_pytorch_snapshot(path: Path) -> PytorchSnapshot:
         content = read_content(path)
         document = load_document(path, content)
         content.clear()
-        return _Conversion(path, document).convert()
+        return _Conversion(path, document.values, document.entries).convert()
 
 
 class _Conversion:
     """One document on its way to a Trace; parts of the document are dropped once converted."""
 
-    def __init__(self, path: Path, document: dict[str, object]) -> None:
+    def __init__(self, path: Path, document: dict[str, object], entries: SkimmedEntries | None) -> None:
         self.path = path
+        self.entries = entries
         self.document = document
         self.notes: list[str] = []
         self.stacks = StackInterner()
@@ -141,10 +143,9 @@ class _Conversion:
         traces = _listed(self.document.pop("device_traces", None))
         self._check_traces(traces)
         figures = BeginningFigures()
+        columns = self._columns(traces, max(len(traces), int(segments.device.max(initial=-1)) + 1))
         made = []
-        for device in range(max(len(traces), int(segments.device.max(initial=-1)) + 1)):
-            entries = traces[device] if device < len(traces) else []
-            events = self.reader.read(entries if isinstance(entries, list) else [])
+        for device, events in enumerate(columns):
             rows = np.flatnonzero(segments.device == device)
             if not len(events) and not len(rows):
                 continue
@@ -159,6 +160,14 @@ class _Conversion:
         if not sum(len(one.events) for one in made):
             self.notes.append("No history was recorded: this is the state at the end alone.")
         return made
+
+    def _columns(self, traces: list[object], device_count: int) -> Iterator[EntryColumns]:
+        """The events of each device; none where it has no trace."""
+        listed = [_listed(trace) for trace in traces] + [[] for _ in range(device_count - len(traces))]
+        if self.entries is None:
+            yield from map(self.reader.read, listed)
+        else:
+            yield from self.entries.columns(listed, self.reader)
 
     def _check_traces(self, traces: list[object]) -> None:
         filled = [trace for trace in traces if trace]

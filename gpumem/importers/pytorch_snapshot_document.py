@@ -14,11 +14,13 @@ import json
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from gpumem.abi_pickle import PickleReport, PickleVerdict, check_pickle
+from gpumem.abi_pickle import PickleReport, PickleVerdict, check_pickle, skim_snapshot
 from gpumem.errors import GpumemError, TraceForeign, TraceTruncated
+from gpumem.importers.pytorch_snapshot_skim import SkimmedEntries
 from gpumem.units import MIB, format_bytes
 
 LOADED_BYTES_ALLOWED = 256 * MIB
@@ -40,19 +42,32 @@ def paused_garbage_collector() -> Iterator[None]:
             gc.enable()
 
 
-def load_document(path: Path, content: bytearray) -> dict[str, object]:
-    """The snapshot's top level by key; a bare segments list counts as one with `segments` alone.
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A snapshot's top level by key; with `entries`, `device_traces` hold lists of frames only."""
+
+    values: dict[str, object]
+    entries: SkimmedEntries | None
+
+
+def load_document(path: Path, content: bytearray) -> Document:
+    """The values of a snapshot; a bare segments list counts as one with `segments` alone.
 
     Raises TraceForeign for what is no snapshot, TraceTruncated for what is cut off or damaged.
     """
     begin = bytes(content[:64]).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     is_json = begin in (b"{", b"[", b'"') or not content
     try:
-        value = _load_json(path, content) if is_json else _load_pickle(path, content)
+        if is_json:
+            return Document(_top_level(path, _load_json(path, content)), None)
+        return _load_pickle(path, content)
     except MemoryError:
         raise TraceForeign(
             f"{path} needs more memory than there is; record fewer entries (max_entries) or take a larger machine."
         ) from None
+
+
+def _top_level(path: Path, value: object) -> dict[str, object]:
     if isinstance(value, list):
         value = {"segments": value}
     if not isinstance(value, dict) or not any(isinstance(value.get(key), list) for key in TRACE_KEYS):
@@ -66,16 +81,36 @@ def load_document(path: Path, content: bytearray) -> dict[str, object]:
 # ---- pickle ----
 
 
-def _load_pickle(path: Path, content: bytearray) -> object:
+def _load_pickle(path: Path, content: bytearray) -> Document:
+    file_bytes = len(content)
     report = check_pickle(content)
     if report.verdict is not PickleVerdict.PLAIN:
         raise _pickle_error(path, report)
-    allowed = max(LOADED_BYTES_ALLOWED, LOADED_FACTOR_ALLOWED * len(content))
+    allowed = max(LOADED_BYTES_ALLOWED, LOADED_FACTOR_ALLOWED * file_bytes)
     if report.loaded_bytes > allowed:
         raise TraceForeign(
             f"{path} would take {format_bytes(report.loaded_bytes)} in memory, more than a snapshot of "
-            f"{format_bytes(len(content))} can need; it was not written by PyTorch."
+            f"{format_bytes(file_bytes)} can need; it was not written by PyTorch."
         )
+    return _load_skimmed(path, content) or Document(_top_level(path, _unpickle(path, content)), None)
+
+
+def _load_skimmed(path: Path, content: bytearray) -> Document | None:
+    """The document with its entries taken out natively; None where they are not as PyTorch writes them."""
+    skim = skim_snapshot(content)
+    if skim is None:
+        return None
+    with skim:
+        values = _top_level(path, _unpickle(path, skim.rest))
+        traces = values.get("device_traces", [])
+        if not isinstance(traces, list) or len(traces) != skim.trace_count:
+            return None
+        if sum(len(trace) if isinstance(trace, list) else 0 for trace in traces) != skim.frames_count:
+            return None
+        return Document(values, SkimmedEntries(skim))
+
+
+def _unpickle(path: Path, content: bytearray) -> object:
     try:
         return _PlainUnpickler(_ContentFile(content)).load()
     except (pickle.UnpicklingError, ValueError, TypeError, KeyError, IndexError, EOFError, AttributeError) as error:

@@ -23,6 +23,7 @@ enum class Effect : uint8_t {
   refused,  // no opcode of plain data
   code,     // names or calls code, or asks for data from elsewhere
   nothing,
+  frame,
   stop,
   push,
   mark,
@@ -78,8 +79,8 @@ void add_values(Table& table) {
 }
 
 void add_structure(Table& table) {
-  table[0x80] = {Argument::fixed1, Effect::nothing};    // PROTO
-  table[0x95] = {Argument::counted8, Effect::nothing};  // FRAME
+  table[0x80] = {Argument::fixed1, Effect::nothing};  // PROTO
+  table[0x95] = {Argument::counted8, Effect::frame};  // FRAME
   table['.'] = {Argument::none, Effect::stop};
   table['('] = {Argument::none, Effect::mark};
   table['a'] = {Argument::none, Effect::append};
@@ -118,7 +119,8 @@ const Table& opcodes() {
 
 class PickleWalk {
  public:
-  PickleWalk(const uint8_t* bytes, uint64_t byte_count) : begin_(bytes), at_(bytes), end_(bytes + byte_count) {}
+  PickleWalk(uint8_t* bytes, uint64_t byte_count)
+      : begin_(bytes), at_(bytes), end_(bytes + byte_count), kept_end_(bytes), run_(bytes) {}
 
   gm_pickle_report run() {
     while (!done_) {
@@ -131,7 +133,9 @@ class PickleWalk {
       ++opcode_count_;
       if (read_argument(opcode.argument)) act(opcode);
     }
+    keep_run(at_);
     gm_pickle_report report{};
+    report.byte_count = static_cast<uint64_t>(kept_end_ - begin_);
     report.offset = static_cast<uint64_t>(opcode_at_ - begin_);
     report.loaded_bytes = loaded_bytes_ + memo_.size() * kMemoSlotBytes;
     report.verdict = verdict_;
@@ -212,6 +216,8 @@ class PickleWalk {
         return fail(GM_PICKLE_NOT_PLAIN);
       case Effect::nothing:
         return;
+      case Effect::frame:
+        return take_out_frame();
       case Effect::stop:
         return stop();
       case Effect::push:
@@ -237,10 +243,23 @@ class PickleWalk {
       case Effect::put:
         return put(number_);
       case Effect::put_next:
-        return put(memo_.size());
+        return put(memo_count_);
       case Effect::get:
         return get();
     }
+  }
+
+  // Frame headers only say how much to read at once; without them every value stands whole.
+  void take_out_frame() {
+    keep_run(opcode_at_);
+    run_ = at_;
+  }
+
+  // Moves the bytes from run_ to `to` behind those kept before.
+  void keep_run(const uint8_t* to) {
+    const auto length = static_cast<size_t>(to - run_);
+    if (kept_end_ != run_) std::memmove(kept_end_, run_, length);
+    kept_end_ += length;
   }
 
   // Values above the innermost mark: what an opcode may touch.
@@ -304,6 +323,7 @@ class PickleWalk {
   void put(uint64_t index) {
     if (reachable() == 0 || index > opcode_count_) return fail(GM_PICKLE_DAMAGED);
     if (index >= memo_.size()) memo_.resize(index + 1, kNoMemo);
+    memo_count_ += memo_[index] == kNoMemo;
     memo_[index] = static_cast<uint8_t>(stack_.back());
   }
 
@@ -322,10 +342,13 @@ class PickleWalk {
   const uint8_t* begin_;                // the pickle's first byte
   const uint8_t* at_;                   // the next byte to read
   const uint8_t* end_;                  // behind the last byte
+  uint8_t* kept_end_;                   // behind the bytes kept so far; ≤ run_
+  const uint8_t* run_;                  // the first byte behind the last frame header
   const uint8_t* opcode_at_ = nullptr;  // the opcode being looked at
   std::vector<Kind> stack_;             // the kind of every value on the unpickler's stack
   std::vector<uint64_t> marks_;         // stack heights at the open marks; each ≤ stack_.size()
   std::vector<uint8_t> memo_;           // Kind by memo index, kNoMemo where unset
+  uint64_t memo_count_ = 0;             // indices set: where the unpickler puts what has no index of its own
   uint64_t number_ = 0;                 // the opcode's numeric argument
   uint64_t text_bytes_ = 0;             // length of the opcode's text
   uint64_t opcode_count_ = 0;           // opcodes so far
@@ -336,13 +359,13 @@ class PickleWalk {
 
 }  // namespace
 
-gm_status gm_pickle_check(const void* bytes, uint64_t byte_count, gm_pickle_report* report) {
+gm_status gm_pickle_check(void* bytes, uint64_t byte_count, gm_pickle_report* report) {
   if (report == nullptr || (bytes == nullptr && byte_count != 0)) return GM_BAD_ARGUMENT;
   try {
-    *report = PickleWalk(static_cast<const uint8_t*>(bytes), byte_count).run();
+    *report = PickleWalk(static_cast<uint8_t*>(bytes), byte_count).run();
     return GM_OK;
   } catch (const std::bad_alloc&) {
-    *report = {0, UINT64_MAX, GM_PICKLE_PLAIN, 0};
+    *report = {0, UINT64_MAX, 0, GM_PICKLE_PLAIN, 0};
     return GM_OK;
   }
 }

@@ -202,12 +202,49 @@ enum gm_pickle_verdict {
 typedef struct gm_pickle_report {
   uint64_t offset;       /* of the STOP, or of the opcode refused */
   uint64_t loaded_bytes; /* memory that Python will need for the values, estimated */
+  uint64_t byte_count;   /* bytes left once frame headers were taken out */
   uint32_t verdict;      /* gm_pickle_verdict */
   uint32_t opcode;       /* the opcode at offset; 0 behind the end */
 } gm_pickle_report;
 
-/* Walks a pickle of protocol 0 to 5 without making any value. */
-GM_API gm_status gm_pickle_check(const void* bytes, uint64_t byte_count, gm_pickle_report* report);
+/* Walks a pickle of protocol 0 to 5 without making any value, and takes its frame headers out of the bytes: what is
+ * left, byte_count bytes, is the same pickle. */
+GM_API gm_status gm_pickle_check(void* bytes, uint64_t byte_count, gm_pickle_report* report);
+
+/* An entry of a snapshot's device_traces. */
+typedef struct gm_snapshot_entry {
+  int64_t address;          /* addr; of an oom device_free */
+  int64_t bytes;            /* size */
+  int64_t stream;           /* the raw handle */
+  int64_t time_us;          /* since 1970; -1 where not recorded */
+  uint64_t pool_first;      /* pool_id */
+  uint64_t pool_second;     /* … */
+  uint32_t frames;          /* 0 none, else 1 + position among the lists of frames left in device_traces */
+  uint32_t compile_context; /* row of texts, 0 none */
+  uint32_t metadata;        /* row of texts, 0 none */
+  uint8_t kind;             /* gm_kind; free_requested + free_completed are one GM_FREE */
+  uint8_t device;           /* position in device_traces */
+  uint8_t has_pool;         /* 1: pool_id was there */
+  uint8_t has_category;     /* 1: category was there, which only the profiler writes */
+} gm_snapshot_entry;
+
+typedef struct gm_snapshot_parts {
+  const gm_snapshot_entry* entries; /* all devices', one behind the other */
+  uint64_t entry_count;             /* … */
+  const void* rest;                 /* a pickle of the same without entries: device_traces hold lists of frames */
+  uint64_t rest_bytes;              /* … */
+  const uint64_t* texts;            /* offset in the pickle and length, in turn */
+  uint64_t text_count;              /* … */
+  uint32_t trace_count;             /* lists in device_traces */
+  uint32_t frames_count;            /* lists of frames in them */
+} gm_snapshot_parts;
+
+/* Takes the entries out of a snapshot's pickle that gm_pickle_check found plain; the bytes must stay as they are until
+ * it is freed. GM_UNSUPPORTED when an entry is not as PyTorch writes it: then load the pickle whole. */
+typedef struct gm_snapshot_skim gm_snapshot_skim;
+GM_API gm_status gm_snapshot_skim_create(const void* bytes, uint64_t byte_count, gm_snapshot_skim** skim);
+GM_API gm_status gm_snapshot_skim_get(const gm_snapshot_skim* skim, gm_snapshot_parts* parts);
+GM_API void gm_snapshot_skim_free(gm_snapshot_skim* skim);
 
 #ifdef __cplusplus
 }

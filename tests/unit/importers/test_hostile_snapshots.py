@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 from pathlib import Path
 
 import pytest
 
+from gpumem.abi_pickle import skim_snapshot
 from gpumem.errors import InputError, TraceForeign, TraceNotFound, TraceTruncated
+from gpumem.importers import pytorch_snapshot_document as document
 from gpumem.importers.pytorch_snapshot import is_pytorch_snapshot, read_pytorch_snapshot
-from hostile_snapshots import absurd_pickles, bombs, code_pickles, hostile_file
-from recorded_snapshots import recorded_bytes
+from hostile_snapshots import BASES, absurd_pickles, bombs, code_pickles, hostile_file, impossible_values
+from recorded_snapshots import recorded_bytes, recorded_values
 
 FUZZ_COUNT = 2000
 
@@ -71,3 +74,26 @@ def test_missing_file_and_folder_are_one_sentence(tmp_path: Path) -> None:
 def test_spoilt_recordings_end_in_a_trace_or_an_input_error(tmp_path: Path) -> None:
     outcomes = {outcome_of(tmp_path / "snapshot", hostile_file(seed)) for seed in range(FUZZ_COUNT)}
     assert outcomes == {"True", "TraceForeign", "TraceTruncated"}
+
+
+def test_spoilt_entries_read_the_same_natively_and_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = set()
+    for seed in range(300):
+        rng = random.Random(seed)
+        values = impossible_values(rng, recorded_values(rng.choice(BASES)))
+        path = tmp_path / "snapshot"
+        path.write_bytes(pickle.dumps(values, 4))
+        read = []
+        for skim in (skim_snapshot, lambda content: None):
+            monkeypatch.setattr(document, "skim_snapshot", skim)
+            try:
+                trace = read_pytorch_snapshot(path).trace
+            except InputError as error:
+                read.append((str(error), (), ()))
+            else:
+                columns = next(iter(trace.event_batches(["kind", "address", "time_ns", "pool", "scope"])), None)
+                rows = [] if columns is None else [columns[name].tolist() for name in columns.columns]
+                read.append((str(trace.meta), tuple(trace.initial_blocks), rows))
+        assert read[0] == read[1], seed
+        outcomes.add(bool(read[0][2]))
+    assert outcomes == {True, False}

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from gpumem.abi_pickle import skim_snapshot
+from gpumem.importers import pytorch_snapshot_document as document
 from gpumem.importers.pytorch_snapshot import PytorchSnapshot, is_pytorch_snapshot, read_pytorch_snapshot
 from gpumem.trace.model import EVENT_COLUMNS, Trace
 from gpumem.vocabulary import BlockState, EventKind, MarkKind, TraceSource
@@ -239,6 +241,25 @@ def test_json_and_compressed_files_read_the_same(
     snapshot, plain = read_pytorch_snapshot(path), read_pytorch_snapshot(recording_path("gpt"))
     assert_same(snapshot.trace, plain.trace)
     assert np.array_equal(snapshot.segments.blocks.stack > 0, plain.segments.blocks.stack > 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_entries_taken_natively_are_those_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, protocol: int
+) -> None:
+    path = tmp_path / "snapshot"
+    path.write_bytes(pickle.dumps(recorded_values(name), protocol))
+    taken = []
+    monkeypatch.setattr(document, "skim_snapshot", lambda content: taken.append(skim_snapshot(content)) or taken[-1])
+    natively = read_pytorch_snapshot(path)
+    assert taken[-1] is not None
+    monkeypatch.setattr(document, "skim_snapshot", lambda content: None)
+    one_by_one = read_pytorch_snapshot(path)
+    assert_same(natively.trace, one_by_one.trace)
+    assert natively.trace.meta == one_by_one.trace.meta
+    assert natively.trace.pools == one_by_one.trace.pools
+    assert natively.trace.marks == one_by_one.trace.marks
 
 
 def test_other_files_are_not_taken_for_snapshots() -> None:

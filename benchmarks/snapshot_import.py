@@ -3,8 +3,8 @@
     python benchmarks/snapshot_import.py [--recording gpt] [--entries 1000000] [--rounds 5] [--json]
 
 The file is a recording repeated: times shifted; entries, lists of frames and compile contexts are objects of their own,
-as PyTorch writes them. `import` reads it into a Trace and passes once over its events as a summary does (reserved and live curves, heap
-peak). Prints the medians and their ratio (bar: 1.2), and the peak memory per byte of the file.
+as PyTorch writes them. `import` reads it into a Trace and passes once over its events as a summary does (reserved and
+live curves, heap peak). Prints the medians and their ratio (bar: 1.2), and the peak memory per byte of the file.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import os
 import pickle
-import resource
 import statistics
 import subprocess
 import sys
@@ -64,15 +64,9 @@ def measure(code: str, path: Path) -> tuple[float, float, int]:
     """(wall seconds, processor seconds, peak bytes) of a process that runs `code` on `path`."""
     started = time.monotonic()
     process = subprocess.Popen([sys.executable, "-c", code, str(path)])
-    _, status, usage = _wait(process.pid)
+    _, status, usage = os.wait4(process.pid, 0)
     assert status == 0, status
     return time.monotonic() - started, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
-
-
-def _wait(pid: int) -> tuple[int, int, resource.struct_rusage]:
-    import os
-
-    return os.wait4(pid, 0)
 
 
 def main() -> None:
@@ -81,10 +75,15 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", type=Path, help="only write the file")
     options = parser.parse_args()
+    if options.write:
+        write_repeated(options.recording, options.entries, options.write)
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "snapshot.pickle"
-        write_repeated(options.recording, options.entries, path)
+        what = ["--recording", options.recording, "--entries", str(options.entries), "--write", str(path)]
+        subprocess.run([sys.executable, __file__, *what], check=True)  # a child's peak memory counts its parent's
         rounds = [(measure(PLAIN, path), measure(IMPORT, path)) for _ in range(options.rounds)]
         file_bytes = path.stat().st_size
     medians = [[statistics.median(one[which][figure] for one in rounds) for figure in range(3)] for which in range(2)]

@@ -37,6 +37,7 @@ enum class Field : uint8_t {
 
 constexpr uint32_t kNoOrdinal = UINT32_MAX;
 constexpr uint32_t kDeviceMax = 127;
+constexpr uint64_t kEntryBytesMin = 40;  // what an entry takes in a pickle, seldom less
 
 struct Value {
   Kind kind = Kind::other;
@@ -85,6 +86,7 @@ class Skim {
  public:
   Skim(const uint8_t* bytes, uint64_t byte_count) : at_(bytes), end_(bytes + byte_count) {
     texts_.push_back({{}, Field::ignored, 0});
+    rows_.reserve(byte_count / kEntryBytesMin);  // pages that no row reaches are never made
   }
 
   void run() {

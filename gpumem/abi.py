@@ -149,12 +149,8 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_journal_append": (c_int32, (c_void_p, POINTER(CRecord), POINTER(c_uint64))),
     "gm_journal_append_entry": (c_int32, (c_void_p, c_uint16, c_uint32, c_char_p, c_uint32)),
     "gm_journal_close": (c_int32, (c_void_p, c_char_p)),
-    "gm_pickle_check": (c_int32, (c_void_p, c_uint64, c_void_p)),
-    "gm_snapshot_skim_create": (c_int32, (c_void_p, c_uint64, c_void_p)),
-    "gm_snapshot_skim_get": (c_int32, (c_void_p, c_void_p)),
-    "gm_snapshot_skim_free": (None, (c_void_p,)),
 }
-"""Result and argument types of every function of gpumem.h."""
+"""Result and argument types of the functions of gpumem.h (those on pickles: abi_pickle.py)."""
 
 
 @dataclass(frozen=True, slots=True)

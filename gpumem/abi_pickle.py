@@ -1,12 +1,13 @@
-"""The native check of pickles, typed.
+"""The native core's functions on pickles, typed.
 
-Owns: gm_pickle_report's layout and the call. Must not know: what a pickle is expected to hold.
+Owns: their layouts and prototypes in gpumem.h (a test compares both). Must not know: what the entries mean.
 """
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_char, c_int32, c_uint32, c_uint64, c_void_p
+from collections.abc import Callable
+from ctypes import POINTER, byref, c_char, c_char_p, c_int32, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -34,28 +35,6 @@ class CPickleReport(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PickleReport:
-    """What the check found: where it stopped, the memory that loading will take (estimated), the last opcode."""
-
-    verdict: PickleVerdict
-    offset: int
-    opcode: int
-    loaded_bytes: int
-
-
-def check_pickle(content: bytearray) -> PickleReport:
-    """Walks a pickle without making any value; only a PLAIN one is safe to load. Frame headers go from `content`."""
-    call = ctypes.CFUNCTYPE(c_int32, c_void_p, c_uint64, c_void_p)(abi.function_address("gm_pickle_check"))
-    report = CPickleReport()
-    view = (c_char * len(content)).from_buffer(content)
-    status = call(ctypes.addressof(view), len(content), ctypes.addressof(report))
-    assert status == abi.Status.OK
-    del view
-    del content[report.byte_count :]
-    return PickleReport(PickleVerdict(report.verdict), report.offset, report.opcode, report.loaded_bytes)
-
-
 class CSnapshotParts(ctypes.Structure):
     """gm_snapshot_parts."""
 
@@ -71,6 +50,36 @@ class CSnapshotParts(ctypes.Structure):
     )
 
 
+PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "gm_pickle_check": (c_int32, (c_void_p, c_uint64, POINTER(CPickleReport))),
+    "gm_snapshot_skim_create": (c_int32, (c_char_p, c_uint64, POINTER(c_void_p))),
+    "gm_snapshot_skim_get": (c_int32, (c_void_p, POINTER(CSnapshotParts))),
+    "gm_snapshot_skim_free": (None, (c_void_p,)),
+}
+"""Result and argument types of the functions on pickles."""
+
+
+@dataclass(frozen=True, slots=True)
+class PickleReport:
+    """What the check found: where it stopped, the memory that loading will take (estimated), the last opcode."""
+
+    verdict: PickleVerdict
+    offset: int
+    opcode: int
+    loaded_bytes: int
+
+
+def check_pickle(content: bytearray) -> PickleReport:
+    """Walks a pickle without making any value; only a PLAIN one is safe to load. Frame headers go from `content`."""
+    report = CPickleReport()
+    view = (c_char * len(content)).from_buffer(content)
+    status = _function("gm_pickle_check")(ctypes.addressof(view), len(content), byref(report))
+    assert status == abi.Status.OK
+    del view
+    del content[report.byte_count :]
+    return PickleReport(PickleVerdict(report.verdict), report.offset, report.opcode, report.loaded_bytes)
+
+
 ENTRY_BYTES = 64
 """Size of gm_snapshot_entry."""
 
@@ -82,15 +91,14 @@ class SnapshotSkim:
         self._content = content
         self._handle = handle
         self._parts = CSnapshotParts()
-        call = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p)(abi.function_address("gm_snapshot_skim_get"))
-        status = call(handle, ctypes.addressof(self._parts))
+        status = _function("gm_snapshot_skim_get")(handle, byref(self._parts))
         assert status == abi.Status.OK
 
     def __enter__(self) -> SnapshotSkim:
         return self
 
     def __exit__(self, *_: object) -> None:
-        ctypes.CFUNCTYPE(None, c_void_p)(abi.function_address("gm_snapshot_skim_free"))(self._handle)
+        _function("gm_snapshot_skim_free")(self._handle)
 
     @property
     def entries(self) -> memoryview:
@@ -123,10 +131,9 @@ def skim_snapshot(content: bytearray) -> SnapshotSkim | None:
 
     `content` must stay as it is until the skim is closed.
     """
-    create = ctypes.CFUNCTYPE(c_int32, c_void_p, c_uint64, c_void_p)(abi.function_address("gm_snapshot_skim_create"))
     handle = c_void_p()
     view = (c_char * len(content)).from_buffer(content)
-    status = create(ctypes.addressof(view), len(content), ctypes.addressof(handle))
+    status = _function("gm_snapshot_skim_create")(view, len(content), byref(handle))
     del view
     return SnapshotSkim(content, handle.value) if status == abi.Status.OK and handle.value else None
 
@@ -135,3 +142,8 @@ def _view(address: int | None, byte_count: int) -> memoryview:
     return (
         memoryview((c_char * byte_count).from_address(address)).cast("B") if address and byte_count else memoryview(b"")
     )
+
+
+def _function(name: str) -> Callable[..., int]:
+    result, arguments = PROTOTYPES[name]
+    return ctypes.CFUNCTYPE(result, *arguments)(abi.function_address(name))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpumem import abi
+from gpumem import abi, abi_pickle
 from gpumem.errors import NativeCoreError, OutputUnwritable
 from gpumem.trace import journal_layout
 from gpumem.vocabulary import EventFlag, EventKind
@@ -35,9 +35,14 @@ STRUCTS = {
     "gm_reading": abi.CReading,
     "gm_recorder_options": abi.CRecorderOptions,
     "gm_recorder_counts": abi.CRecorderCounts,
+    "gm_pickle_report": abi_pickle.CPickleReport,
+    "gm_snapshot_parts": abi_pickle.CSnapshotParts,
 }
+OPAQUE = {"gm_journal", "gm_snapshot_skim"}
 # Bytes in or out: ctypes hands a Python bytes object over as char*.
 AS_CHAR_POINTER = {"const char*", "char*", "const uint8_t*", "const void*"}
+# Struct fields that point to tables.
+TABLES = {"const void*", "const uint64_t*", "const gm_snapshot_entry*"}
 CODES = {"uint8_t": "u1", "uint16_t": "<u2", "uint32_t": "<u4", "uint64_t": "<u8"}
 
 
@@ -67,12 +72,12 @@ def enum_of(source: str, name: str, prefix: str) -> dict[str, int]:
 def as_ctype(c_type: str) -> object:
     if c_type in AS_CHAR_POINTER:
         return ctypes.c_char_p
-    if c_type == "gm_journal*":
+    target = c_type.removeprefix("const ").removesuffix("*")
+    if target in OPAQUE or c_type == "void*":
         return ctypes.c_void_p
-    if c_type == "gm_journal**":
+    if target.removesuffix("*") in OPAQUE:
         return ctypes.POINTER(ctypes.c_void_p)
     if c_type.endswith("*"):
-        target = c_type.removesuffix("*").removeprefix("const ")
         return ctypes.POINTER(STRUCTS.get(target) or SCALARS[target])
     return None if c_type == "void" else SCALARS[c_type]
 
@@ -92,13 +97,16 @@ def test_hash_is_that_of_the_header() -> None:
 
 @pytest.mark.parametrize("name", STRUCTS)
 def test_struct_has_the_fields_of_the_header(name: str) -> None:
-    expected = [(field, as_ctype(c_type)) for c_type, field, _ in fields_of(INTERFACE, name)]
+    expected = [
+        (field, ctypes.c_void_p if c_type in TABLES else as_ctype(c_type))
+        for c_type, field, _ in fields_of(INTERFACE, name)
+    ]
     assert list(STRUCTS[name]._fields_) == expected
 
 
 def test_every_function_has_the_prototype_of_the_header() -> None:
-    assert prototypes() == abi.PROTOTYPES
-    assert len(abi.PROTOTYPES) == len(re.findall(r"^GM_API ", INTERFACE, re.MULTILINE))
+    assert prototypes() == abi.PROTOTYPES | abi_pickle.PROTOTYPES
+    assert len(prototypes()) == len(re.findall(r"^GM_API ", INTERFACE, re.MULTILINE))
 
 
 def test_enums_have_the_values_of_the_header() -> None:

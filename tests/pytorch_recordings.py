@@ -1,21 +1,17 @@
-"""PyTorch's own recordings in tests/data as columns for the native replay.
+"""PyTorch's own recordings (tests/recordings) as columns for the native replay.
 
-A plain reader for tests alone: it trusts the shape of our own files, and still executes nothing.
+A plain way for tests alone, beside the importer's: it trusts the shape of our own files.
 """
 
 from __future__ import annotations
 
-import json
-import lzma
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpumem.abi_policy import (
+from gpumem.abi.policy import (
     NO_LIMIT,
     POOL_UNKNOWN,
     BlockColumns,
@@ -26,10 +22,8 @@ from gpumem.abi_policy import (
     SegmentColumns,
 )
 from gpumem.vocabulary import EventKind
+from recorded_snapshots import FACTS, recorded_values
 
-FOLDER = Path(__file__).parent / "data" / "pytorch_snapshots"
-NAMES = sorted(path.name.removesuffix(".pickle.xz") for path in FOLDER.glob("*.pickle.xz"))
-FACTS: dict[str, dict[str, Any]] = json.loads((FOLDER / "facts.json").read_text())
 LIMITS = {"oom": 2_000_000_000, "oom_at": 2_000_000_000}
 """Limits that the table of the recordings gives and facts.json does not."""
 
@@ -47,13 +41,6 @@ KINDS = {
 STATES = {"inactive": 0, "active_allocated": 1, "active_pending_free": 2}
 
 
-class NothingUnpickler(pickle.Unpickler):
-    """Refuses every global, so that reading runs nothing."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name}")
-
-
 @dataclass(frozen=True)
 class Recording:
     """One device's history and its heap at the end."""
@@ -69,8 +56,7 @@ class Recording:
 
 
 def read_recording(name: str) -> Recording:
-    with lzma.open(FOLDER / f"{name}.pickle.xz") as file:
-        snapshot = NothingUnpickler(file).load()
+    snapshot = recorded_values(name)
     settings = snapshot["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"]
     segments = sorted(snapshot["segments"], key=lambda segment: segment["address"])
     return Recording(name, snapshot["device_traces"][0], segments, settings)

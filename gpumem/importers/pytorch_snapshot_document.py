@@ -2,7 +2,7 @@
 
 Owns: loading without running anything, within memory in proportion to the file. Must not know: what the keys mean.
 
-A pickle is walked natively before it is loaded (gpumem/abi_pickle.py): it may hold dicts, lists, tuples, strings and
+A pickle is walked natively before it is loaded (gpumem/abi/pickle.py): it may hold dicts, lists, tuples, strings and
 numbers only, so nothing in it can call, hang or crash the unpickler, which refuses every global besides. The cyclic
 garbage collector, which finds nothing in such data, is off meanwhile: loading takes 0.4 times as long.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from gpumem.abi_pickle import PickleReport, PickleVerdict, check_pickle, skim_snapshot
+from gpumem.abi.pickle import PickleReport, PickleVerdict, check_pickle, skim_snapshot
 from gpumem.errors import GpumemError, TraceForeign, TraceTruncated
 from gpumem.importers.pytorch_snapshot_skim import SkimmedEntries
 from gpumem.units import MIB, format_bytes

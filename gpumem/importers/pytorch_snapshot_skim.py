@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gpumem.abi_pickle import ENTRY_BYTES, SnapshotSkim
+from gpumem.abi.pickle import ENTRY_BYTES, SnapshotSkim
 from gpumem.importers.pytorch_snapshot_entries import EntryColumns, EntryReader
 
 ENTRY = np.dtype(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.abi_policy import (
+from gpumem.abi.policy import (
     POOL_UNKNOWN,
     BlockColumns,
     DeviceOptions,

@@ -7,9 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from gpumem.abi_policy import HeapColumns, ReplayAssumption, ReplayResult
+from gpumem.abi.policy import HeapColumns, ReplayAssumption, ReplayResult
 from gpumem.vocabulary import EventKind
-from pytorch_recordings import FACTS, NAMES, Recording, events_of, heap_of, read_recording, replay_recording
+from pytorch_recordings import Recording, events_of, heap_of, read_recording, replay_recording
+from recorded_snapshots import FACTS, NAMES
 
 NOT_WHOLLY_RECORDED = {"trunc", "graph_lifecycle", "mempools", "toggle"}
 WHOLE = [name for name in NAMES if name not in NOT_WHOLLY_RECORDED]

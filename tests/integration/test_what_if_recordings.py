@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpumem.abi_policy import NO_LIMIT
-from gpumem.abi_what_if import AddressOrder, WhatIf, WhatIfOptions, WhatIfResult
-from pytorch_recordings import FACTS, events_of, read_recording, replay_recording
+from gpumem.abi.policy import NO_LIMIT
+from gpumem.abi.what_if import AddressOrder, WhatIf, WhatIfOptions, WhatIfResult
+from pytorch_recordings import events_of, read_recording, replay_recording
+from recorded_snapshots import FACTS
 
 CARD_BYTES = 150_109_880_320
 PAIRS = [

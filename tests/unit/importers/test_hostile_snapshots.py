@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumem.abi_pickle import skim_snapshot
+from gpumem.abi.pickle import skim_snapshot
 from gpumem.errors import InputError, TraceForeign, TraceNotFound, TraceTruncated
 from gpumem.importers import pytorch_snapshot_document as document
 from gpumem.importers.pytorch_snapshot import is_pytorch_snapshot, read_pytorch_snapshot

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gpumem.abi_pickle import skim_snapshot
+from gpumem.abi.pickle import skim_snapshot
 from gpumem.importers import pytorch_snapshot_document as document
 from gpumem.importers.pytorch_snapshot import PytorchSnapshot, is_pytorch_snapshot, read_pytorch_snapshot
 from gpumem.trace.model import EVENT_COLUMNS, Trace

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpumem.abi_policy import NO_LIMIT, DeviceOptions
+from gpumem.abi.policy import NO_LIMIT, DeviceOptions
 from gpumem.simulate.replay import REPLAY_COLUMNS, TraceFollower, replay_trace
 from gpumem.trace.model import EVENT_COLUMNS, ColumnEvents, InitialBlock, StreamRow, Trace
 from gpumem.vocabulary import BlockState, EventFlag, StackId

@@ -1,4 +1,4 @@
-"""abi.py, vocabulary.py and journal_layout.py say what gpumem.h and journal_format.h say, read from the headers."""
+"""gpumem/abi, vocabulary.py and journal_layout.py say what gpumem.h and journal_format.h say, read from the headers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpumem import abi, abi_pickle
+from gpumem import abi
+from gpumem.abi import pickle as abi_pickle
 from gpumem.errors import NativeCoreError, OutputUnwritable
 from gpumem.trace import journal_layout
 from gpumem.vocabulary import EventFlag, EventKind
 
-NATIVE = Path(__file__).parents[2] / "gpumem" / "native"
+NATIVE = Path(__file__).parents[3] / "gpumem" / "native"
 INTERFACE = (NATIVE / "include" / "gpumem.h").read_text(encoding="utf-8")
 JOURNAL_FORMAT = (NATIVE / "journal_format.h").read_text(encoding="utf-8")
 

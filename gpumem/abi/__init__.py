@@ -1,8 +1,9 @@
 """The one place that speaks to the native core, by ctypes.
 
 Owns: finding and loading the library, the C layouts and prototypes of gpumem/native/include/gpumem.h (a test compares
-both), typed functions for every gm_* call. Must not know: what a recording is for. Nothing is loaded until the
-first call.
+both), typed functions for its gm_* calls; those on pickles are in pickle.py, replay's in policy.py and what_if.py.
+Must not know: what a recording is for. Nothing is loaded until the first call, and no numpy here: the recorder imports
+this at the program's start.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_journal_append_entry": (c_int32, (c_void_p, c_uint16, c_uint32, c_char_p, c_uint32)),
     "gm_journal_close": (c_int32, (c_void_p, c_char_p)),
 }
-"""Result and argument types of the functions of gpumem.h (those on pickles: abi_pickle.py)."""
+"""Result and argument types of the functions of gpumem.h (those on pickles: pickle.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import TracebackType
 
-from gpumem.abi_policy import (
+from gpumem.abi.policy import (
     NO_BEHAVIOUR,
     NO_LIMIT,
     TEXT_CAPACITY,
@@ -24,7 +24,7 @@ from gpumem.abi_policy import (
     pointer_of,
     require_ok,
 )
-from gpumem.abi_policy_layout import WHAT_IF_COUNTS, CWhatIfOptions, CWhatIfResult
+from gpumem.abi.policy_layout import WHAT_IF_COUNTS, CWhatIfOptions, CWhatIfResult
 from gpumem.errors import UsageError
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpumem import abi
-from gpumem.abi_policy_layout import (
+from gpumem.abi.policy_layout import (
     POLICY_ABI_HASH,
     PROTOTYPES,
     RESULT_COUNTS,

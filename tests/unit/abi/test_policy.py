@@ -1,4 +1,4 @@
-"""abi_policy_layout.py says what gpumem_policy.h says, and settings are read as PyTorch reads them."""
+"""gpumem/abi/policy_layout.py says what gpumem_policy.h says, and settings are read as PyTorch reads them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gpumem import abi_policy, abi_policy_layout
-from gpumem.abi_policy import Behaviour, DeviceOptions, Replay, ReplayAssumption, check_settings
+from gpumem.abi import policy as abi_policy
+from gpumem.abi import policy_layout as abi_policy_layout
+from gpumem.abi.policy import Behaviour, DeviceOptions, Replay, ReplayAssumption, check_settings
 from gpumem.errors import UsageError
 
-HEADER = Path(__file__).parents[2] / "gpumem" / "native" / "include" / "gpumem_policy.h"
+HEADER = Path(__file__).parents[3] / "gpumem" / "native" / "include" / "gpumem_policy.h"
 SOURCE = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.DOTALL)
 SCALARS: dict[str, type] = {
     "uint8_t": ctypes.c_uint8,

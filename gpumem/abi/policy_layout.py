@@ -1,6 +1,6 @@
 """Layouts and prototypes of gpumem/native/include/gpumem_policy.h (a test compares both).
 
-Owns: the C structures of the allocator's policy and its replay. Must not know: how they are called (abi_policy.py).
+Owns: the C structures of the allocator's policy and its replay. Must not know: how they are called (policy.py).
 """
 
 from __future__ import annotations

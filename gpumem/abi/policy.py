@@ -233,9 +233,12 @@ class Replay:
         """Says of a private pool what no event says."""
         require_ok(self._core.gm_replay_declare_pool(self._handle, device, *pool, no_split, use_on_oom))
 
-    def adopt(self, device: int, heap: HeapColumns) -> None:
-        """Takes over the heap as it was before the first event."""
-        require_ok(self._core.gm_replay_adopt(self._handle, device, byref(_segments(heap)), byref(_blocks(heap))))
+    def adopt(self, device: int, heap: HeapColumns) -> bool:
+        """Takes over the heap as it was before the first event; False where its blocks do not tile its segments."""
+        status = self._core.gm_replay_adopt(self._handle, device, byref(_segments(heap)), byref(_blocks(heap)))
+        if status != abi.Status.BAD_ARGUMENT:
+            require_ok(status)
+        return int(status) == abi.Status.OK
 
     def adopt_from_end(self, device: int, heap: HeapColumns, events: EventColumns) -> str:
         """Works out pools, and in a truncated history the heap at its start; "" or why that is not possible."""

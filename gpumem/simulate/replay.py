@@ -7,76 +7,78 @@ that it belongs to is complete.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpumem.abi.policy import (
     POOL_UNKNOWN,
-    BlockColumns,
     DeviceOptions,
     EventColumns,
     EventDetails,
     HeapColumns,
     Replay,
     ReplayResult,
-    SegmentColumns,
     U64Column,
 )
-from gpumem.trace.model import EventBatch, InitialBlock, Trace
-from gpumem.vocabulary import BlockState
+from gpumem.errors import UsageError
+from gpumem.simulate.start_heap import frees_of_unknown, handles_by_row, heap_of_blocks, pools_by_row
+from gpumem.trace.model import EventBatch, Trace
 
 REPLAY_COLUMNS = ("kind", "device", "stream", "pool", "address", "requested_bytes")
 """The columns that a replay reads."""
-SMALL_SEGMENT_BYTES = 2 << 20
-LARGE_SEGMENT_BYTES = 20 << 20
-STATE_CODES = {BlockState.FREE: 0, BlockState.ALLOCATED: 1, BlockState.PENDING: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class TraceReplay:
-    """How each device's replay ended, by ordinal."""
+    """How each device's replay ended, by ordinal; `refusals` says why a device could not be replayed."""
 
     results: Mapping[int, ReplayResult]
     heaps: Mapping[int, HeapColumns]
+    empty_caches: Mapping[int, U64Column]
+    """Positions of the events before which an empty_cache call was inferred."""
+    refusals: Mapping[int, str]
 
     @property
     def exact(self) -> bool:
-        return all(result.exact for result in self.results.values())
+        return not self.refusals and all(result.exact for result in self.results.values())
 
 
 class TraceFollower:
     """Follows a trace's events in batches; `take` returns the details that are settled."""
 
-    def __init__(self, trace: Trace, devices: Sequence[DeviceOptions], *, pools_recorded: bool) -> None:
-        """`pools_recorded`: pool 0 of an event means the default pools, not "not known"."""
+    def __init__(
+        self,
+        trace: Trace,
+        devices: Sequence[DeviceOptions],
+        *,
+        pools_recorded: bool,
+        end_heaps: Mapping[int, HeapColumns] | None = None,
+    ) -> None:
+        """`pools_recorded`: pool 0 of an event means the default pools, not "not known".
+
+        `end_heaps`: by device, the heap at the end where the source gives it; pools, and in a truncated history the
+        heap at its start, are worked out from it.
+        """
         self._replay = Replay()
-        self._devices = [options.device for options in devices]
+        self._devices: list[int] = []
         self._pools_recorded = pools_recorded
-        self._replay.add_streams(_handles_by_row(trace))
-        self._replay.add_pools(*_pools_by_row(trace))
+        self._replay.add_streams(handles_by_row(trace))
+        self._replay.add_pools(*pools_by_row(trace))
+        self.refusals: dict[int, str] = {}
+        events: EventColumns | None = None
         for options in devices:
-            self._replay.add_device(options)
-            blocks = [block for block in trace.initial_blocks if block.device == options.device]
-            if blocks and all(block.block_bytes is not None for block in blocks):
-                self._replay.adopt(options.device, heap_of_blocks(blocks, trace))
+            end = (end_heaps or {}).get(options.device)
+            if end is not None and events is None:
+                events = self._all_events(trace)
+            reason = self._add_device(trace, options, end, events)
+            if reason:
+                self.refusals[options.device] = reason
 
     def feed(self, batch: EventBatch) -> None:
         """Follows the next events; the batch holds REPLAY_COLUMNS."""
-        pools = np.ascontiguousarray(batch["pool"], np.uint16)
-        if not self._pools_recorded:
-            pools = np.where(pools == 0, np.uint16(POOL_UNKNOWN), pools).astype(np.uint16)
-        self._replay.feed(
-            EventColumns(
-                np.ascontiguousarray(batch["kind"], np.uint8),
-                np.ascontiguousarray(batch["device"], np.uint8),
-                np.ascontiguousarray(batch["stream"], np.uint16),
-                pools,
-                np.ascontiguousarray(batch["address"], np.uint64),
-                np.ascontiguousarray(batch["requested_bytes"], np.uint64),
-            )
-        )
+        self._replay.feed(replay_events(batch, pools_recorded=self._pools_recorded))
 
     def take(self) -> EventDetails:
         """Details of the events settled since the last call, in order."""
@@ -92,16 +94,51 @@ class TraceFollower:
         return TraceReplay(
             {device: self._replay.result(device) for device in self._devices},
             {device: self._replay.heap(device) for device in self._devices},
+            {device: self._replay.empty_caches(device) for device in self._devices},
+            self.refusals,
         )
 
     def close(self) -> None:
         """Frees the native replay."""
         self._replay.close()
 
+    def _add_device(
+        self, trace: Trace, options: DeviceOptions, end: HeapColumns | None, events: EventColumns | None
+    ) -> str:
+        """Adds a device with the heap that it begins with; "" or why it cannot be replayed."""
+        try:
+            self._replay.add_device(options)
+        except UsageError as error:  # the recorded settings, not anybody's wish
+            return str(error)
+        self._devices.append(options.device)
+        blocks = [block for block in trace.initial_blocks if block.device == options.device]
+        homeless_count = sum(block.segment_bytes == 0 for block in blocks)
+        if homeless_count:
+            return f"{homeless_count} blocks from before the history lie in no known segment."
+        if end is not None:
+            assert events is not None
+            return _sentence(self._replay.adopt_from_end(options.device, end, events))
+        heap = heap_of_blocks(blocks, trace)
+        if any(block.block_bytes is None for block in blocks):
+            return _sentence(self._replay.adopt_from_end(options.device, heap, frees_of_unknown(blocks)))
+        is_adopted = not blocks or self._replay.adopt(options.device, heap)
+        return "" if is_adopted else "The blocks from before the history do not tile their segments."
 
-def replay_trace(trace: Trace, devices: Sequence[DeviceOptions], *, pools_recorded: bool) -> TraceReplay:
+    def _all_events(self, trace: Trace) -> EventColumns:
+        batches = list(trace.event_batches(REPLAY_COLUMNS))
+        pieces = [replay_events(batch, pools_recorded=self._pools_recorded) for batch in batches]
+        return join_events(pieces)
+
+
+def replay_trace(
+    trace: Trace,
+    devices: Sequence[DeviceOptions],
+    *,
+    pools_recorded: bool,
+    end_heaps: Mapping[int, HeapColumns] | None = None,
+) -> TraceReplay:
     """The trace followed to its end; its details are dropped."""
-    follower = TraceFollower(trace, devices, pools_recorded=pools_recorded)
+    follower = TraceFollower(trace, devices, pools_recorded=pools_recorded, end_heaps=end_heaps)
     try:
         for batch in trace.event_batches(REPLAY_COLUMNS):
             follower.feed(batch)
@@ -112,63 +149,32 @@ def replay_trace(trace: Trace, devices: Sequence[DeviceOptions], *, pools_record
         follower.close()
 
 
-def heap_of_blocks(blocks: Sequence[InitialBlock], trace: Trace) -> HeapColumns:
-    """The heap that initial blocks describe; their bytes are known."""
-    ordered = sorted(blocks, key=lambda block: block.address)
-    handles, (first, second) = _handles_by_row(trace), _pools_by_row(trace)
-    segments = list(_segments_of(ordered))
-    streams = np.array([group[0].stream for group in segments], np.int64)
-    pools = np.array([group[0].pool for group in segments], np.int64)
-    return HeapColumns(
-        SegmentColumns(
-            np.array([group[0].segment_address for group in segments], np.uint64),
-            np.array([group[0].segment_bytes for group in segments], np.uint64),
-            handles[streams],
-            first[pools],
-            second[pools],
-            np.array([_is_small(group) for group in segments], np.uint8),
-            np.array([group[0].expandable for group in segments], np.uint8),
-        ),
-        BlockColumns(
-            np.array([block.address for block in ordered], np.uint64),
-            np.array([block.block_bytes for block in ordered], np.uint64),
-            np.array([block.requested_bytes for block in ordered], np.uint64),
-            np.array([STATE_CODES[block.state] for block in ordered], np.uint8),
-        ),
+def replay_events(batch: EventBatch, *, pools_recorded: bool) -> EventColumns:
+    """The batch as a replay takes it."""
+    pools = np.ascontiguousarray(batch["pool"], np.uint16)
+    if not pools_recorded:
+        pools = np.where(pools == 0, np.uint16(POOL_UNKNOWN), pools).astype(np.uint16)
+    return EventColumns(
+        np.ascontiguousarray(batch["kind"], np.uint8),
+        np.ascontiguousarray(batch["device"], np.uint8),
+        np.ascontiguousarray(batch["stream"], np.uint16),
+        pools,
+        np.ascontiguousarray(batch["address"], np.uint64),
+        np.ascontiguousarray(batch["requested_bytes"], np.uint64),
     )
 
 
-def _segments_of(ordered: Sequence[InitialBlock]) -> Iterator[list[InitialBlock]]:
-    group: list[InitialBlock] = []
-    for block in ordered:
-        if group and block.segment_address != group[0].segment_address:
-            yield group
-            group = []
-        group.append(block)
-    if group:
-        yield group
+def join_events(pieces: Sequence[EventColumns]) -> EventColumns:
+    """The pieces behind one another."""
+    return EventColumns(
+        np.concatenate([np.zeros(0, np.uint8), *(piece.kind for piece in pieces)]),
+        np.concatenate([np.zeros(0, np.uint8), *(piece.device for piece in pieces)]),
+        np.concatenate([np.zeros(0, np.uint16), *(piece.stream for piece in pieces)]),
+        np.concatenate([np.zeros(0, np.uint16), *(piece.pool for piece in pieces)]),
+        np.concatenate([np.zeros(0, np.uint64), *(piece.address for piece in pieces)]),
+        np.concatenate([np.zeros(0, np.uint64), *(piece.requested_bytes for piece in pieces)]),
+    )
 
 
-def _is_small(group: Sequence[InitialBlock]) -> bool:
-    """Ordinary segments tell by their bytes; ranges by their requests, or by bytes that no large pages add up to."""
-    if not group[0].expandable:
-        return group[0].segment_bytes == SMALL_SEGMENT_BYTES
-    requests = [block.requested_bytes for block in group if block.state is not BlockState.FREE]
-    if requests:
-        return max(requests) <= 1 << 20
-    return group[0].segment_bytes % LARGE_SEGMENT_BYTES != 0
-
-
-def _handles_by_row(trace: Trace) -> U64Column:
-    handles = np.zeros(1 + max((row.stream for row in trace.streams), default=0), np.uint64)
-    for row in trace.streams:
-        handles[row.stream] = row.handle
-    return handles
-
-
-def _pools_by_row(trace: Trace) -> tuple[U64Column, U64Column]:
-    count = 1 + max((row.pool for row in trace.pools), default=0)
-    first, second = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
-    for row in trace.pools:
-        first[row.pool], second[row.pool] = row.first, row.second
-    return first, second
+def _sentence(reason: str) -> str:
+    return f"{reason[0].upper()}{reason[1:]}." if reason else ""

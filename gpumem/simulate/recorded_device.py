@@ -1,0 +1,71 @@
+"""What a trace says of how its allocator was set up, for the replay of it.
+
+Owns: which devices can be replayed, their options, whether pools were recorded. Must not know: how a replay works.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from gpumem.abi.policy import NO_LIMIT, DeviceOptions
+from gpumem.trace.model import DeviceFacts, Trace
+from gpumem.vocabulary import DeviceOrdinal, TraceSource
+
+POOLS_SAID_SINCE = (2, 8)
+"""PyTorch's entries carry the private pool since this version; snapshots show it since 2.12 only."""
+
+
+class LimitSource(Enum):
+    """Where a memory limit was taken from."""
+
+    OPTION = "option"
+    META = "meta"
+    SETTINGS = "settings"
+    TRACE = "trace"
+    """Not recorded: between the most that was reached and the least that was refused."""
+
+
+def devices_of(trace: Trace) -> list[DeviceOrdinal]:
+    """The devices that the trace may have events of."""
+    known = {facts.device for facts in trace.meta.devices}
+    known |= {row.device for row in trace.streams[1:]} | {block.device for block in trace.initial_blocks}
+    return sorted(map(DeviceOrdinal, known))
+
+
+def facts_of(trace: Trace, device: int) -> DeviceFacts:
+    """What the trace says of the device."""
+    return next((facts for facts in trace.meta.devices if facts.device == device), DeviceFacts(device))
+
+
+def recorded_limit(trace: Trace, device: int) -> int | None:
+    """The memory limit that the trace gives: NO_LIMIT when there was none, None where it does not say.
+
+    The recorder asks PyTorch for it at the end; where it knows the card and no limit, there was none.
+    """
+    facts = facts_of(trace, device)
+    if facts.memory_limit_bytes is not None:
+        return facts.memory_limit_bytes
+    is_asked = trace.meta.source in (TraceSource.NATIVE, TraceSource.GPUMEM) and facts.capacity_bytes is not None
+    return NO_LIMIT if is_asked and "per_process_memory_fraction" not in trace.meta.settings else None
+
+
+def device_options(trace: Trace, device: int, *, limit_bytes: int | None) -> DeviceOptions:
+    """The options of a replay under the recorded settings; `limit_bytes` None lets the trace bracket the limit."""
+    begins_late = any(block.device == device for block in trace.initial_blocks)
+    return DeviceOptions(
+        device,
+        trace.meta.settings,
+        limit_bytes,
+        facts_of(trace, device).capacity_bytes,
+        truncated=begins_late or (trace.meta.history_truncated and not trace.initial_blocks),
+    )
+
+
+def are_pools_recorded(trace: Trace) -> bool:
+    """Whether pool 0 of an event means the default pools; else it means "not known"."""
+    if trace.meta.source is TraceSource.GPUMEM:
+        return True
+    if trace.meta.source is not TraceSource.NATIVE:
+        return False
+    numbers = trace.meta.versions.get("torch", "").split(".")[:2]
+    return len(numbers) == 2 and all(map(str.isdecimal, numbers)) and tuple(map(int, numbers)) >= POOLS_SAID_SINCE

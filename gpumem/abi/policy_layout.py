@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
-POLICY_ABI_HASH = "0e6416df278bf8790aab66ee8899bce0dc6eacef565a794ecc87cf9ad17804d8"
+POLICY_ABI_HASH = "df984ddddd76046e74a0ea403c1b0b846bee7290da10305dc037e491695f74c3"
 """SHA-256 of the gpumem_policy.h that this module was written for."""
 
 
@@ -193,4 +193,5 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_what_if_add_empty_caches": (c_int32, (c_void_p, POINTER(c_uint64), c_uint64)),
     "gm_what_if_feed": (c_int32, (c_void_p, POINTER(CReplayEvents))),
     "gm_what_if_get_result": (c_int32, (c_void_p, POINTER(CWhatIfResult))),
+    "gm_what_if_get_ooms": (c_int32, (c_void_p, POINTER(c_uint64), c_uint64)),
 }

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import TracebackType
 
+import numpy as np
+
 from gpumem.abi.policy import (
     NO_BEHAVIOUR,
     NO_LIMIT,
@@ -125,3 +127,9 @@ class WhatIf:
         raw = CWhatIfResult()
         require_ok(self._core.gm_what_if_get_result(self._handle, byref(raw)))
         return WhatIfResult(**{name: getattr(raw, name) for name in WHAT_IF_COUNTS})
+
+    def oom_positions(self) -> U64Column:
+        """Positions of the refused requests, ascending."""
+        positions = np.empty(self.result().ooms, np.uint64)
+        require_ok(self._core.gm_what_if_get_ooms(self._handle, pointer_of(positions), len(positions)))
+        return positions

@@ -49,7 +49,7 @@ void WhatIf::alloc(const RecordedEvent& event) {
   Allocation allocation;
   ++result_.requests;
   if (policy_.allocate(request, &allocation) != Outcome::kOk) {
-    if (result_.ooms++ == 0) result_.first_oom_position = event.position;
+    result_.oom_positions.push_back(event.position);
     return;
   }
   if (event.kind == GM_ALLOC) {

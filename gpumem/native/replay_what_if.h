@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <unordered_map>
+#include <vector>
 
 #include "policy.h"
 #include "replay.h"
@@ -14,10 +15,9 @@
 namespace gpumem {
 
 struct WhatIfResult {
-  uint64_t requests = 0;                     // allocs and frees served
-  uint64_t ooms = 0;                         // requests refused
-  uint64_t first_oom_position = UINT64_MAX;  // of the first of them
-  uint64_t served_oom_count = 0;             // refused when recorded, served here
+  uint64_t requests = 0;                // allocs and frees served
+  std::vector<uint64_t> oom_positions;  // requests refused, in order
+  uint64_t served_oom_count = 0;        // refused when recorded, served here
 };
 
 class WhatIf {

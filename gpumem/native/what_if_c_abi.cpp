@@ -1,4 +1,6 @@
 // The C interface of what-if replay: argument checks and translation.
+#include <algorithm>
+
 #include "gpumem_policy.h"
 #include "policy_translate.h"
 #include "replay_session.h"
@@ -93,8 +95,16 @@ gm_status gm_what_if_get_result(const gm_what_if* what_if, gm_what_if_result* re
   result->alloc_retries = statistics.alloc_retries;
   result->device_allocs = statistics.device_allocs;
   result->device_frees = statistics.device_frees;
-  result->ooms = served.ooms;
-  result->first_oom_position = served.first_oom_position;
+  result->ooms = served.oom_positions.size();
+  result->first_oom_position = served.oom_positions.empty() ? UINT64_MAX : served.oom_positions.front();
   result->served_oom_count = served.served_oom_count;
+  return GM_OK;
+}
+
+gm_status gm_what_if_get_ooms(const gm_what_if* what_if, uint64_t* positions, uint64_t capacity) {
+  if (!what_if) return GM_BAD_ARGUMENT;
+  const std::vector<uint64_t>& found = what_if->replay.result().oom_positions;
+  if (found.size() > capacity || (capacity && !positions)) return GM_BAD_ARGUMENT;
+  std::copy(found.begin(), found.end(), positions);
   return GM_OK;
 }

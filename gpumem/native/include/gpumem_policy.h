@@ -284,6 +284,8 @@ GM_API gm_status gm_what_if_add_empty_caches(gm_what_if* what_if, const uint64_t
 /* Blocks that were live before the recording began are fed as allocs first. */
 GM_API gm_status gm_what_if_feed(gm_what_if* what_if, const gm_replay_events* events);
 GM_API gm_status gm_what_if_get_result(const gm_what_if* what_if, gm_what_if_result* result);
+/* Positions of the refused requests (`ooms` of the result), ascending; the caller's array holds `capacity`. */
+GM_API gm_status gm_what_if_get_ooms(const gm_what_if* what_if, uint64_t* positions, uint64_t capacity);
 
 #ifdef __cplusplus
 }

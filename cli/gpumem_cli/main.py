@@ -35,7 +35,8 @@ COMMANDS = {
     "summary": CommandPlace("gpumem_cli.summary", "summary", "Peaks, who holds them, the cache, NVML beside it."),
     "timeline": CommandPlace("gpumem_cli.timeline", "timeline", "The curves of a trace, drawn in the terminal."),
     "snapshot": CommandPlace("gpumem_cli.snapshot", "snapshot", "The heap at a moment: segments and their blocks."),
-    "import": CommandPlace("gpumem_cli.import_", "import_", "Make a .gpumem of the journal of a killed program."),
+    "replay": CommandPlace("gpumem_cli.replay", "replay", "Re-run the allocator: exact, or under other settings."),
+    "import": CommandPlace("gpumem_cli.import_", "import_", "Make a .gpumem of a journal or another format."),
     "doctor": CommandPlace("gpumem_cli.doctor", "doctor", "What works on this machine, and why not the rest."),
     "demo": CommandPlace("gpumem_cli.demo", "demo", "What gpumem shows, on a recording that comes with it."),
 }
@@ -57,6 +58,7 @@ MEANT = {
     ),
     "timeline": ("plot", "graph", "curve", "curves", "chart", "time", "flame", "flamegraph", "history"),
     "snapshot": ("heap", "segments", "segment", "blocks", "dump", "state", "at", "fragmentation"),
+    "replay": ("simulate", "what-if", "whatif", "settings", "verify", "allocator", "fits", "fit"),
     "run": ("record", "profile", "trace", "exec", "start", "attach"),
     "import": ("convert", "finish", "seal", "recover"),
     "doctor": ("check", "diagnose", "version", "status", "env"),

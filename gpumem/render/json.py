@@ -6,9 +6,7 @@ Bytes, events and nanoseconds are integers; null is "not known". A name that is 
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gpumem.analyses.doctor import Diagnosis
 from gpumem.analyses.holdings import GroupBy, Holding
@@ -16,11 +14,10 @@ from gpumem.analyses.snapshot import DeviceSnapshot, HeapSnapshot, PlacedBlock, 
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, OomEvent, PeakHolders, TraceSummary
 from gpumem.analyses.timeline import DeviceTimeline, Point, Timeline
 from gpumem.heap.instants import Instant
-from gpumem.trace.model import DeviceFacts, Frame, Mark, Reading
-
-Json = None | bool | int | str | Sequence["Json"] | Mapping[str, "Json"]
-
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+from gpumem.render.json_parts import Json
+from gpumem.render.json_parts import document as _document
+from gpumem.render.json_parts import frame as _frame
+from gpumem.trace.model import DeviceFacts, Mark, Reading
 
 
 def render_summaries(summaries: Sequence[TraceSummary]) -> str:
@@ -77,11 +74,6 @@ def render_diagnosis(diagnosis: Diagnosis) -> str:
         for check in diagnosis.checks
     ]
     return _document({"schema": "gpumem.doctor/1", "checks": checks})
-
-
-def _document(content: Mapping[str, Json]) -> str:
-    text = json.dumps(content, ensure_ascii=False, indent=2)
-    return _LONE_SURROGATE.sub("\ufffd", text) + "\n"
 
 
 def _summary(summary: TraceSummary) -> dict[str, Json]:
@@ -197,10 +189,6 @@ def _site_holding(holding: Holding) -> dict[str, Json]:
         "stacks": holding.stack_count,
         "stack": [_frame(frame) for frame in holding.stack],
     }
-
-
-def _frame(frame: Frame) -> Json:
-    return {"file": frame.file, "line": frame.line, "function": frame.function}
 
 
 def _instant(instant: Instant | None) -> Json:

@@ -5,24 +5,12 @@ Owns: which devices can be replayed, their options, whether pools were recorded.
 
 from __future__ import annotations
 
-from enum import Enum
-
 from gpumem.abi.policy import NO_LIMIT, DeviceOptions
 from gpumem.trace.model import DeviceFacts, Trace
 from gpumem.vocabulary import DeviceOrdinal, TraceSource
 
 POOLS_SAID_SINCE = (2, 8)
 """PyTorch's entries carry the private pool since this version; snapshots show it since 2.12 only."""
-
-
-class LimitSource(Enum):
-    """Where a memory limit was taken from."""
-
-    OPTION = "option"
-    META = "meta"
-    SETTINGS = "settings"
-    TRACE = "trace"
-    """Not recorded: between the most that was reached and the least that was refused."""
 
 
 def devices_of(trace: Trace) -> list[DeviceOrdinal]:

@@ -1,0 +1,196 @@
+"""Whether a recorded allocator can be followed exactly, and what its requests make of other settings.
+
+Owns: the findings of `gpumem replay`. Must not know: text layout, colours, JSON.
+
+Two questions. Under the recorded settings every decision is checked: the address of every alloc, every segment event,
+every out-of-memory, the heap at the end. Under others the requests are served anew; the recorded run is followed first
+all the same, as it tells what no event says (empty_cache calls, the memory limit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpumem.abi.policy import NO_LIMIT, HeapColumns, ReplayResult
+from gpumem.analyses.replay_check import RunCheck, check_run
+from gpumem.analyses.replay_limit import FollowedRun, LimitSource, MemoryLimit, follow_run
+from gpumem.analyses.replay_what_if import RunFigures, WhatIfFigures, measure_what_if, recorded_figures
+from gpumem.errors import UsageError
+from gpumem.heap.scan import DeviceScan, scan_nothing, scan_trace, whole
+from gpumem.simulate.end_heap import end_heaps_of_filled
+from gpumem.simulate.recorded_device import are_pools_recorded, devices_of, facts_of
+from gpumem.simulate.settings_line import fraction_in_line, set_in_line
+from gpumem.simulate.what_if import PretendedCard, serve_trace
+from gpumem.trace.model import DeviceFacts, Trace, TraceMeta
+from gpumem.vocabulary import DeviceOrdinal, EventKind
+
+PLENTY_BYTES = 1 << 40
+"""The pretended card's memory where the trace does not know its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be other than recorded; `memory_limit_bytes` is the run's own where the trace does not say."""
+
+    changes: Mapping[str, str]
+    gpu_memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReplay:
+    """One device: the recorded run followed, and what would be under other settings."""
+
+    facts: DeviceFacts
+    request_count: int
+    """Requests that the program made, those that ran out of memory included."""
+    check: RunCheck
+    recorded: RunFigures
+    followed: RunFigures | None
+    """What the recorded run comes to when followed; None unless it is exact."""
+    memory_bytes: int | None
+    """The card's, or the pretended one's; None where not known."""
+    limit: MemoryLimit
+    what_if: WhatIfFigures | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFindings:
+    """A trace replayed; `settings` are the recorded ones with the changes asked for."""
+
+    path: str
+    meta: TraceMeta
+    events: int
+    settings: str
+    gpu_memory_bytes: int | None
+    """Another card's, where one was asked for."""
+    is_what_if: bool
+    devices: Sequence[DeviceReplay]
+
+    @property
+    def differs(self) -> bool:
+        """Whether the recorded run was to be followed, and is not as recorded."""
+        return not self.is_what_if and any(device.check.exact is False for device in self.devices)
+
+
+def find_replay(
+    trace: Trace,
+    wish: Wish,
+    *,
+    end_heaps: Mapping[int, HeapColumns],
+    devices: Collection[DeviceOrdinal] | None = None,
+) -> ReplayFindings:
+    """The findings on a trace; `end_heaps` is the heap at the end where the source gives it.
+
+    Raises UsageError when the settings to try are not the allocator's.
+    """
+    scans = {scan.device: scan for scan in scan_trace(trace, devices=devices)}
+    wanted = sorted(devices) if devices is not None else sorted(scans) or devices_of(trace)
+    run = follow_run(trace, wanted, end_heaps or end_heaps_of_filled(trace, wanted), wish.memory_limit_bytes)
+    made = [
+        _followed_device(trace, run, scans.get(device) or scan_nothing(trace, device, whole(trace)), end_heaps)
+        for device in wanted
+    ]
+    settings = set_in_line(trace.meta.settings, dict(wish.changes))
+    is_what_if = bool(wish.changes) or wish.gpu_memory_bytes is not None or _is_other_limit(wish, run)
+    if is_what_if:
+        made = _served_devices(trace, wish, settings, run, made, scans)
+    return ReplayFindings(
+        str(trace.path), trace.meta, trace.event_count, settings, wish.gpu_memory_bytes, is_what_if, made
+    )
+
+
+def _is_other_limit(wish: Wish, run: FollowedRun) -> bool:
+    limit = wish.memory_limit_bytes
+    return limit is not None and any(
+        one.source is not LimitSource.OPTION and one.limit_bytes != limit for one in run.limits.values()
+    )
+
+
+def _followed_device(
+    trace: Trace, run: FollowedRun, scan: DeviceScan, end_heaps: Mapping[int, HeapColumns]
+) -> DeviceReplay:
+    device, facts = scan.device, facts_of(trace, scan.device)
+    check = check_run(trace, run.replay, device, end_heaps.get(device))
+    result = run.replay.results.get(device)
+    followed = _figures(result) if result is not None and check.exact else None
+    allocated = facts.torch_allocated_bytes_peak
+    if allocated is None and trace.meta.block_bytes_known:
+        allocated = scan.held_peak.peak_bytes
+    return DeviceReplay(
+        facts=facts,
+        request_count=scan.count(EventKind.ALLOC) + scan.count(EventKind.OOM),
+        check=check,
+        recorded=recorded_figures(scan, allocated),
+        followed=followed,
+        memory_bytes=facts.capacity_bytes,
+        limit=run.limits[DeviceOrdinal(device)],
+        what_if=None,
+    )
+
+
+def _figures(result: ReplayResult) -> RunFigures:
+    return RunFigures(
+        reserved_bytes_peak=result.reserved_bytes_peak,
+        allocated_bytes_peak=result.allocated_bytes_peak,
+        segment_alloc_count=result.device_allocs,
+        segment_free_count=result.device_frees,
+        oom_count=result.ooms,
+    )
+
+
+def _served_devices(
+    trace: Trace,
+    wish: Wish,
+    settings: str,
+    run: FollowedRun,
+    followed: Sequence[DeviceReplay],
+    scans: Mapping[DeviceOrdinal, DeviceScan],
+) -> list[DeviceReplay]:
+    """The devices with what their requests come to as wished."""
+    asked = [_pretend(device, wish, settings) for device in followed]
+    cards = {
+        device.facts.device: PretendedCard(
+            settings,
+            device.memory_bytes or PLENTY_BYTES,
+            NO_LIMIT if device.limit.limit_bytes is None else device.limit.limit_bytes,
+        )
+        for device in asked
+    }
+    runs = serve_trace(trace, cards, pools_recorded=are_pools_recorded(trace), empty_caches=run.replay.empty_caches)
+    made = []
+    for device in asked:
+        ordinal = DeviceOrdinal(device.facts.device)
+        scan = scans.get(ordinal) or scan_nothing(trace, ordinal, whole(trace))
+        # Block bytes are the same figure as recorded ones only where the run was followed to its end.
+        known = device.followed.allocated_bytes_peak if device.followed else None
+        allocated = device.recorded.allocated_bytes_peak
+        recorded = replace(device.recorded, allocated_bytes_peak=known if allocated is None else allocated)
+        figures = measure_what_if(trace, runs[ordinal], scan, recorded)
+        made.append(replace(device, recorded=recorded, what_if=figures))
+    return made
+
+
+def _pretend(device: DeviceReplay, wish: Wish, settings: str) -> DeviceReplay:
+    """The device with the memory and the limit that are to be tried."""
+    memory_bytes = wish.gpu_memory_bytes or device.memory_bytes
+    limit = device.limit
+    fraction = fraction_in_line(settings)
+    is_fraction_new = "per_process_memory_fraction" in wish.changes or wish.gpu_memory_bytes is not None
+    if wish.memory_limit_bytes is not None:
+        limit = MemoryLimit(wish.memory_limit_bytes, LimitSource.OPTION)
+    elif fraction is not None and is_fraction_new:
+        if memory_bytes is None:
+            raise UsageError(
+                "per_process_memory_fraction is a share of the card's memory, which the trace does not know; say it "
+                "with --gpu-memory SIZE."
+            )
+        limit = MemoryLimit(int(fraction * memory_bytes), LimitSource.SETTINGS)
+    elif wish.gpu_memory_bytes is not None:
+        limit = MemoryLimit(None, LimitSource.NONE)
+    elif limit.source is LimitSource.TRACE and limit.below_bytes is not None:
+        limit = replace(limit, limit_bytes=limit.at_least_bytes)
+    elif limit.source is LimitSource.TRACE:
+        limit = MemoryLimit(None, LimitSource.NONE)
+    return replace(device, memory_bytes=memory_bytes, limit=limit)

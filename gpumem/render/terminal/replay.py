@@ -1,0 +1,265 @@
+"""A replay as one screen a device: the verdict, replayed and recorded figures side by side, what was not recorded.
+
+Owns: the layout of `gpumem replay`. Must not know: how a run is followed. No arithmetic beyond layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from gpumem.analyses.replay import DeviceReplay, ReplayFindings
+from gpumem.analyses.replay_check import EventFacts, FirstDifference, HeapCheck, RunCheck
+from gpumem.analyses.replay_limit import LimitSource, MemoryLimit
+from gpumem.analyses.replay_what_if import CountRange, RefusedRequests, RunFigures, WhatIfFigures
+from gpumem.render.terminal import theme
+from gpumem.render.terminal.theme import Page, counted, fit_left, fit_right, printable
+from gpumem.units import format_bytes, format_count, format_duration, format_share
+from gpumem.vocabulary import EventKind
+
+DEFAULT_TOP = 6
+_LABEL_WIDTH = 24
+_FIGURE_WIDTH = 18
+_FACT_WIDTH = 16
+_STACK_FRAMES_SHOWN = 6
+
+
+def render_replay(findings: ReplayFindings, page: Page, *, top: int = DEFAULT_TOP) -> Text:
+    """The devices one below the other."""
+    lines: list[Text | str] = [Text(_headline(findings, page), style=theme.QUIET)]
+    if not findings.devices:
+        lines.append("No allocator was recorded: there is nothing to replay.")
+    for number, device in enumerate(findings.devices):
+        if number:
+            lines.append("")
+        lines.extend(_device_lines(findings, device, page, top))
+    return theme.join_lines(lines)
+
+
+def _headline(findings: ReplayFindings, page: Page) -> str:
+    tail = f" {page.glyphs.dot} {counted(findings.events, 'event')}"
+    tail += f" {page.glyphs.dot} recorded with {_settings(findings.meta.settings)}"
+    return theme.shorten_path(printable(findings.path), max(20, page.width - len(tail)), page.glyphs.ellipsis) + tail
+
+
+def _settings(line: str) -> str:
+    return printable(line) or "PyTorch's default settings"
+
+
+def _device_lines(findings: ReplayFindings, device: DeviceReplay, page: Page, top: int) -> Iterator[Text | str]:
+    for line in theme.wrap(_verdict(findings, device), page.width):
+        yield Text(line, style=theme.ERROR if findings.differs and device.check.exact is False else theme.TITLE)
+    difference = device.check.first_difference
+    if difference is not None:
+        yield ""
+        yield from _difference_lines(difference, page)
+    yield ""
+    yield from _figure_table(device)
+    yield from _facts(findings, device, page)
+    if device.what_if is not None and device.what_if.refused_by_site:
+        yield ""
+        yield from _refused_table(device.what_if, device.request_count, page, top)
+
+
+def _verdict(findings: ReplayFindings, device: DeviceReplay) -> str:
+    if device.what_if is not None:
+        return _what_if_verdict(findings, device, device.what_if)
+    name, check = f"device {device.facts.device}", device.check
+    decisions = f"{format_count(check.decision_count)} of {format_count(check.event_count)}"
+    if check.exact:
+        return f"Exact on {name}: the allocator, run again, decides {decisions} recorded events to the byte."
+    if check.exact is None:
+        return f"The run on {name} cannot be followed. {printable(check.refusal or '')}"
+    if check.first_difference is None:
+        return f"All {decisions} decisions on {name} are as recorded, but the heap at the end is another."
+    return (
+        f"The replay of {name} parts from the recording at event {format_count(check.first_difference.event)} "
+        f"({format_duration(check.first_difference.time_ns)}), after {counted(check.decision_count, 'decision')} to "
+        f"the byte: {check.first_difference.reason}."
+    )
+
+
+def _what_if_verdict(findings: ReplayFindings, device: DeviceReplay, found: WhatIfFigures) -> str:
+    recorded, amount = device.recorded.reserved_bytes_peak, abs(found.saved_bytes)
+    peak = f"at most {format_bytes(found.figures.reserved_bytes_peak)} reserved"
+    if amount:
+        word = "less" if found.saved_bytes > 0 else "more"
+        peak += f", {format_bytes(amount)} ({format_share(amount, recorded)}) {word} than the recorded "
+        peak += format_bytes(recorded)
+    else:
+        peak += ", as recorded"
+    tried = f"With {_tried(findings, device)}, device {device.facts.device}"
+    if found.refused_count:
+        refused = f"{format_count(found.refused_count)} of {counted(device.request_count, 'request')}"
+        return f"{tried} would run out of memory in {refused} that were served when recorded; {peak}."
+    return f"{tried} would serve every request that was served when recorded, with {peak}."
+
+
+def _tried(findings: ReplayFindings, device: DeviceReplay) -> str:
+    what = []
+    if findings.settings != findings.meta.settings:
+        what.append(_settings(findings.settings))
+    if findings.gpu_memory_bytes is not None:
+        what.append(f"{format_bytes(findings.gpu_memory_bytes)} of GPU memory")
+    if device.limit.source is LimitSource.OPTION and device.limit.limit_bytes is not None:
+        what.append(f"a limit of {format_bytes(device.limit.limit_bytes)}")
+    return " and ".join(what) or _settings(findings.settings)
+
+
+def _figure_table(device: DeviceReplay) -> Iterator[Text]:
+    found = device.what_if
+    made = device.followed if found is None else found.figures
+    yield Text(
+        fit_left(f"device {device.facts.device}", _LABEL_WIDTH)
+        + fit_right("recorded", _FIGURE_WIDTH)
+        + fit_right("replayed" if found is None else "would be", _FIGURE_WIDTH),
+        style=theme.QUIET,
+    )
+    requests = device.request_count
+    for label, field, is_bytes in (
+        ("reserved, at most", "reserved_bytes_peak", True),
+        ("allocated, at most", "allocated_bytes_peak", True),
+        ("segments obtained", "segment_alloc_count", False),
+        ("segments given back", "segment_free_count", False),
+        ("out of memory", "oom_count", False),
+    ):
+        of = requests if field == "oom_count" else None
+        row = Text(fit_left(label, _LABEL_WIDTH))
+        row.append(fit_right(_figure(device.recorded, field, is_bytes, of), _FIGURE_WIDTH))
+        row.append(fit_right(_figure(made, field, is_bytes, of), _FIGURE_WIDTH), style=theme.FIGURE)
+        yield row
+
+
+def _figure(figures: RunFigures | None, field: str, is_bytes: bool, of: int | None) -> str:
+    value = None if figures is None else getattr(figures, field)
+    if value is None:
+        return "-"
+    if is_bytes:
+        return format_bytes(value)
+    return format_count(value) if of is None else f"{format_count(value)} of {format_count(of)}"
+
+
+def _facts(findings: ReplayFindings, device: DeviceReplay, page: Page) -> Iterator[Text]:
+    found, check = device.what_if, device.check
+    if found is not None:
+        yield from _what_if_facts(device, found, page)
+    yield _fact("memory limit", _limit_text(device.limit), page)
+    if found is not None:
+        yield _fact("recorded run", _recorded_run(check), page)
+    elif check.exact is not None and check.first_difference is None:
+        yield _fact("heap at the end", _heap_text(check.heap), page)
+    for number, sentence in enumerate(check.not_recorded):
+        yield _fact("" if number else "not recorded", sentence, page)
+
+
+def _what_if_facts(device: DeviceReplay, found: WhatIfFigures, page: Page) -> Iterator[Text]:
+    least, most = found.reserved_bytes_peak.least, found.reserved_bytes_peak.most
+    if least != most:
+        text = f"{format_bytes(least)} to {format_bytes(most)} reserved at most, by the addresses of new segments"
+        if found.oom_count.least != found.oom_count.most:
+            text += f"; {_counts(found.oom_count)} requests out of memory"
+        yield _fact("range", text, page)
+    if device.recorded.oom_count:
+        yield _fact(
+            "served now",
+            f"{format_count(found.served_count)} of the {counted(device.recorded.oom_count, 'request')} that ran out "
+            "of memory when recorded; what the program would have done then is not known",
+            page,
+        )
+    if device.memory_bytes is None:
+        text = "not known from the trace: as much as is asked for; --gpu-memory sets it"
+        yield _fact("card", text, page)
+    else:
+        text = f"{format_bytes(device.memory_bytes)}, all for the allocator; of a real card CUDA itself takes some"
+        yield _fact("card", text, page)
+
+
+def _counts(found: CountRange) -> str:
+    return f"{format_count(found.least)} to {format_count(found.most)}"
+
+
+def _limit_text(limit: MemoryLimit) -> str:
+    if limit.limit_bytes is not None:
+        where = {
+            LimitSource.OPTION: "by --memory-limit",
+            LimitSource.META: "as recorded",
+            LimitSource.SETTINGS: "by per_process_memory_fraction",
+            LimitSource.TRACE: "not recorded; the most that was reached before a request was refused",
+            LimitSource.NONE: "",
+        }[limit.source]
+        return f"{format_bytes(limit.limit_bytes)} ({where})"
+    if limit.source is not LimitSource.TRACE:
+        return "none but the card's memory"
+    at_least = format_bytes(limit.at_least_bytes or 0)
+    if limit.below_bytes is None:
+        return f"not recorded; at least the {at_least} reached, as no request was refused"
+    return f"not recorded; by the trace at least {at_least} and less than {format_bytes(limit.below_bytes)}"
+
+
+def _recorded_run(check: RunCheck) -> str:
+    if check.exact is None:
+        return f"cannot be followed, so the figures are less sure: {printable(check.refusal or '')}"
+    if check.exact:
+        return f"followed exactly, {counted(check.decision_count, 'decision')}"
+    return (
+        f"followed exactly for {format_count(check.decision_count)} of {format_count(check.event_count)} decisions "
+        "only, so the figures are less sure"
+    )
+
+
+def _heap_text(heap: HeapCheck | None) -> str:
+    if heap is None:
+        return "not in the recording, so not compared"
+    if heap.difference is not None:
+        return heap.difference
+    found = f"{counted(heap.segment_count, 'segment')} and {counted(heap.block_count, 'block')}"
+    return f"{found}, each as in the file"
+
+
+def _difference_lines(difference: FirstDifference, page: Page) -> Iterator[Text]:
+    yield _fact("recorded", _event_text(difference.expected, "nothing more"), page)
+    yield _fact("replayed", _event_text(difference.got, "nothing"), page)
+    shown = difference.stack[:_STACK_FRAMES_SHOWN]
+    for number, line in enumerate(shown):
+        room = page.width - _FACT_WIDTH
+        text = theme.site_text(line.file, line.line, line.function, room, page.glyphs.ellipsis)
+        yield Text(fit_left("" if number else "called from", _FACT_WIDTH) + text, style=theme.QUIET)
+
+
+def _event_text(event: EventFacts | None, nothing: str) -> str:
+    if event is None:
+        return nothing
+    text = event.kind.name.lower()
+    if event.kind is not EventKind.OOM and event.address:
+        text += f" at 0x{event.address:x}"
+    if event.event_bytes:
+        text += f", {format_count(event.event_bytes)} bytes"
+    return f"{text}, stream 0x{event.stream:x}"
+
+
+def _refused_table(found: WhatIfFigures, request_count: int, page: Page, top: int) -> Iterator[Text]:
+    yield Text(
+        fit_right("requests", 9) + fit_right("largest", 12) + fit_right("first at", 11) + "  site that would run out",
+        style=theme.QUIET,
+    )
+    for one in found.refused_by_site[:top]:
+        row = Text().append(fit_right(format_count(one.request_count), 9), style=theme.FIGURE)
+        row.append(fit_right(format_bytes(one.requested_bytes_most), 12))
+        row.append(fit_right(format_duration(one.first_time_ns), 11))
+        yield row.append(f"  {_site(one, page)}")
+    rest = len(found.refused_by_site) - top
+    if rest > 0:
+        yield Text(f"{'':32}  ({counted(rest, 'more site')}; --top {len(found.refused_by_site)} shows all)")
+
+
+def _site(refused: RefusedRequests, page: Page) -> str:
+    if refused.site is None:
+        return "(no Python stack: autograd's threads, C++ code)"
+    site = refused.site
+    return theme.site_text(site.file, site.line, site.function, page.width - 34, page.glyphs.ellipsis)
+
+
+def _fact(name: str, text: str, page: Page) -> Text:
+    lines = theme.wrap(text, page.width - _FACT_WIDTH)
+    return Text(("\n" + " " * _FACT_WIDTH).join([fit_left(name, _FACT_WIDTH) + lines[0], *lines[1:]]))

@@ -19,9 +19,9 @@ _HOMES = {
 # typing's own constant would cost an import in every process that is armed.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpumem.importers.open import open_trace as open
     from gpumem.recorder.marks import mark, scope, step
     from gpumem.recorder.session import record
+    from gpumem.simulate.opening import open_trace as open
 
 
 def __getattr__(name: str) -> object:
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> object:
     import importlib
 
     if name == "open":
-        return importlib.import_module("gpumem.importers.open").open_trace
+        return importlib.import_module("gpumem.simulate.opening").open_trace
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'gpumem' has no attribute '{name}'")

@@ -30,7 +30,7 @@ def demo(as_json: bool) -> None:
 
     It was made on an NVIDIA H200 and comes with gpumem: nothing runs on your GPU.
     """
-    from gpumem.importers.open import open_trace
+    from gpumem.simulate.opening import open_trace
     from gpumem_cli.output import print_json, print_page
 
     sample = files("gpumem").joinpath("samples", SAMPLE)

@@ -24,7 +24,7 @@ def snapshot(trace: str, moment: str, as_json: bool, top: int, device: int | Non
     TRACE is a .gpumem file or the journal of a running or killed program; the program itself is not asked.
     """
     from gpumem.analyses.snapshot import find_snapshot
-    from gpumem.importers.open import open_trace
+    from gpumem.simulate.opening import open_trace
     from gpumem_cli.output import print_json, print_page
 
     opened = open_trace(trace)

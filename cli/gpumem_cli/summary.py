@@ -37,7 +37,7 @@ def summary(
     """
     from gpumem.analyses.holdings import GroupBy
     from gpumem.analyses.summary import summarise_trace
-    from gpumem.importers.open import open_traces
+    from gpumem.simulate.opening import open_traces
 
     found = []
     for trace in (trace for path in traces for trace in open_traces(path)):

@@ -22,7 +22,7 @@ def timeline(trace: str, as_json: bool, device: int | None, from_moment: str | N
     TRACE is a .gpumem file or the journal of a running or killed program.
     """
     from gpumem.analyses.timeline import find_timeline
-    from gpumem.importers.open import open_trace
+    from gpumem.simulate.opening import open_trace
     from gpumem_cli.output import print_json, print_page
 
     opened = open_trace(trace)

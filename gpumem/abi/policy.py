@@ -264,6 +264,10 @@ class Replay:
         """Follows what was waiting for more events: the trace has none."""
         require_ok(self._core.gm_replay_finish(self._handle))
 
+    def settle(self, position: int) -> None:
+        """Follows devices that still wait for more events at one before `position` as if they had no more then."""
+        require_ok(self._core.gm_replay_settle(self._handle, position))
+
     def take(self) -> EventDetails:
         """Details of all events that are settled and were not taken before, in order."""
         count = self._core.gm_replay_ready(self._handle)

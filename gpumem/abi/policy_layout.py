@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
-POLICY_ABI_HASH = "df984ddddd76046e74a0ea403c1b0b846bee7290da10305dc037e491695f74c3"
+POLICY_ABI_HASH = "29a10d4ff3112283f61a4484ababe044db35df957b3c34c7267fea3a8f136ebf"
 """SHA-256 of the gpumem_policy.h that this module was written for."""
 
 
@@ -180,6 +180,7 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "gm_replay_feed": (c_int32, (c_void_p, POINTER(CReplayEvents))),
     "gm_replay_finish": (c_int32, (c_void_p,)),
+    "gm_replay_settle": (c_int32, (c_void_p, c_uint64)),
     "gm_replay_ready": (c_uint64, (c_void_p,)),
     "gm_replay_take": (c_int32, (c_void_p, c_uint64, POINTER(c_uint64), POINTER(c_uint64), POINTER(c_uint16))),
     "gm_replay_get_result": (c_int32, (c_void_p, c_uint32, POINTER(CReplayResult))),

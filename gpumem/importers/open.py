@@ -12,6 +12,8 @@ from pathlib import Path
 
 from gpumem.errors import TraceForeign, TraceNotFound, TraceTruncated, UsageError
 from gpumem.importers.journal import read_journal
+from gpumem.importers.pytorch_snapshot import read_pytorch_snapshot
+from gpumem.importers.pytorch_snapshot_content import is_pytorch_snapshot
 from gpumem.trace.file import read_trace
 from gpumem.trace.journal import target_of
 from gpumem.trace.journal_layout import JOURNAL_MAGIC
@@ -19,7 +21,6 @@ from gpumem.trace.model import Trace
 from gpumem.trace.zip_parts import LOCAL_SIGNATURE, is_finished_zip
 
 _SNIFFED_BYTES = 4096
-_PICKLE_PROTOCOLS = frozenset(bytes((0x80, protocol)) for protocol in range(2, 6))
 
 
 class TraceFormat(Enum):
@@ -28,26 +29,34 @@ class TraceFormat(Enum):
     TRACE = "a gpumem trace"
     PART = "the growing part of a recording"
     JOURNAL = "a gpumem journal"
-    PICKLE = "a pickle"
+    PYTORCH_SNAPSHOT = "a memory snapshot of PyTorch"
     JSON = "JSON"
     EMPTY = "an empty file"
     UNKNOWN = "no trace"
 
 
+_TRACES = (TraceFormat.TRACE, TraceFormat.JOURNAL, TraceFormat.PYTORCH_SNAPSHOT)
+
+
 def open_trace(path: Path | str) -> Trace:
-    """The trace in a file, or in a folder that holds just one.
+    """The trace in a file, or in a folder that holds just one, as it was recorded (simulate/opening.py fills it in).
 
     Raises UsageError for a folder that holds several, TraceNotFound, TraceForeign, TraceTruncated or
     TraceVersionUnsupported.
     """
-    path = Path(path)
-    return _open_file(find_only_trace(path) if path.is_dir() else path)
+    path = find_trace(Path(path))
+    return _READERS[find_format(path)](path)
 
 
-def open_traces(path: Path | str) -> list[Trace]:
-    """The trace in a file, or all traces in a folder, in the order of their names."""
-    path = Path(path)
-    return [_open_file(entry) for entry in find_traces(path)] if path.is_dir() else [_open_file(path)]
+def find_trace(path: Path) -> Path:
+    """The file that `path` means: itself, the one trace in a folder, the trace that a journal became meanwhile."""
+    if path.is_dir():
+        path = find_only_trace(path)
+    if not path.exists() and target_of(path).exists() and path.name.endswith(".journal"):
+        path = target_of(path)  # finished since its name was looked up
+    if path.exists() and not path.is_file():
+        raise TraceForeign(f"{path} is no file.")
+    return path
 
 
 def find_only_trace(folder: Path) -> Path:
@@ -65,7 +74,7 @@ def find_traces(folder: Path) -> list[Path]:
         files = sorted(entry for entry in folder.iterdir() if entry.is_file())
     except OSError as error:
         raise TraceNotFound(f"{folder} cannot be read: {error.strerror}.") from error
-    found = [entry for entry in files if find_format(entry) in (TraceFormat.TRACE, TraceFormat.JOURNAL)]
+    found = [entry for entry in files if find_format(entry) in _TRACES]
     if not found:
         raise TraceNotFound(f"{folder} holds no trace; record one with gpumem run -o {folder}/ SCRIPT.")
     return found
@@ -84,19 +93,11 @@ def find_format(path: Path) -> TraceFormat:
         return TraceFormat.JOURNAL
     if head.startswith(LOCAL_SIGNATURE):
         return TraceFormat.TRACE if is_finished_zip(path) or b"events/" not in head[:64] else TraceFormat.PART
-    if head[:2] in _PICKLE_PROTOCOLS:
-        return TraceFormat.PICKLE
+    if is_pytorch_snapshot(head):
+        return TraceFormat.PYTORCH_SNAPSHOT
     if head.lstrip()[:1] in (b"{", b"["):
         return TraceFormat.JSON
     return TraceFormat.UNKNOWN if head else TraceFormat.EMPTY
-
-
-def _open_file(path: Path) -> Trace:
-    if not path.exists() and target_of(path).exists() and path.name.endswith(".journal"):
-        path = target_of(path)  # finished since its name was looked up
-    if path.exists() and not path.is_file():
-        raise TraceForeign(f"{path} is no file.")
-    return _READERS[find_format(path)](path)
 
 
 def _refuse_part(path: Path) -> Trace:
@@ -110,14 +111,12 @@ def _refuse_part(path: Path) -> Trace:
     )
 
 
-def _refuse_pickle(path: Path) -> Trace:
-    raise TraceForeign(
-        f"{path} is a pickle, as PyTorch writes its memory snapshots; this version does not read it yet."
-    )
+def _read_snapshot(path: Path) -> Trace:
+    return read_pytorch_snapshot(path).trace
 
 
 def _refuse_json(path: Path) -> Trace:
-    raise TraceForeign(f"{path} is JSON; this version reads no trace from JSON.")
+    raise TraceForeign(f"{path} is JSON, but no memory snapshot of PyTorch.")
 
 
 def _refuse_empty(path: Path) -> Trace:
@@ -125,14 +124,16 @@ def _refuse_empty(path: Path) -> Trace:
 
 
 def _refuse_unknown(path: Path) -> Trace:
-    raise TraceForeign(f"{path} is no trace: it is neither a .gpumem file nor a journal of a recording.")
+    raise TraceForeign(
+        f"{path} is no trace: neither a .gpumem file, nor a journal of a recording, nor a snapshot of PyTorch's."
+    )
 
 
 _READERS: Mapping[TraceFormat, Callable[[Path], Trace]] = {
     TraceFormat.TRACE: read_trace,
     TraceFormat.PART: _refuse_part,
     TraceFormat.JOURNAL: read_journal,
-    TraceFormat.PICKLE: _refuse_pickle,
+    TraceFormat.PYTORCH_SNAPSHOT: _read_snapshot,
     TraceFormat.JSON: _refuse_json,
     TraceFormat.EMPTY: _refuse_empty,
     TraceFormat.UNKNOWN: _refuse_unknown,

@@ -95,6 +95,8 @@ class PytorchSnapshot:
     segments: SnapshotSegments
     settings: PytorchSettings
     host: HostMemory | None
+    pools_recorded: bool
+    """Whether pool 0 of an event means the default pools (PyTorch 2.12 and later), not "not known"."""
 
 
 def read_pytorch_snapshot(path: Path) -> PytorchSnapshot:
@@ -123,6 +125,7 @@ class _Conversion:
         self.streams = StreamInterner()
         self.scopes = ScopeInterner()
         self.initial_blocks: list[InitialBlock] = []
+        self.pools_recorded = False
 
     def convert(self) -> PytorchSnapshot:
         segments = read_segments(
@@ -137,7 +140,8 @@ class _Conversion:
         self.notes += _describe_oddities(self.reader.oddities)
         if merged.started_us is None and merged.events.event_count:
             self.notes.append("Times were not recorded (PyTorch before 2.2): all are 0, devices follow one another.")
-        return PytorchSnapshot(self._trace(merged, segments, settings), segments, settings, host)
+        trace = self._trace(merged, segments, settings)
+        return PytorchSnapshot(trace, segments, settings, host, self.pools_recorded)
 
     def _devices(self, segments: SnapshotSegments, annotations: list[Annotation]) -> list[DeviceEvents]:
         traces = _listed(self.document.pop("device_traces", None))
@@ -149,6 +153,7 @@ class _Conversion:
             rows = np.flatnonzero(segments.device == device)
             if not len(events) and not len(rows):
                 continue
+            self.pools_recorded |= events.pools_recorded
             pending_count = count_pending(blocks_of(segments, rows))
             events = complete_kinds(device, events, pending_count, self.notes)
             events, initial = find_beginning(device, events, segments, self.streams, figures)

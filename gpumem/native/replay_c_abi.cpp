@@ -179,6 +179,14 @@ gm_status gm_replay_finish(gm_replay* replay) {
   });
 }
 
+gm_status gm_replay_settle(gm_replay* replay, uint64_t position) {
+  if (!replay) return GM_BAD_ARGUMENT;
+  return guarded([&]() -> gm_status {
+    replay->session.settle(position);
+    return GM_OK;
+  });
+}
+
 uint64_t gm_replay_ready(const gm_replay* replay) {
   return replay ? replay->session.ready_count() : 0;
 }

@@ -73,6 +73,11 @@ void ReplaySession::finish() {
   for (auto& [device, entry] : devices_) entry.follower->follow(true);
 }
 
+void ReplaySession::settle(uint64_t position) {
+  for (auto& [device, entry] : devices_)
+    if (entry.follower->next_position() < position) entry.follower->follow(true);
+}
+
 uint64_t ReplaySession::ready_count() const {
   uint64_t next = fed_;
   for (const auto& [device, entry] : devices_) next = std::min(next, entry.follower->next_position());

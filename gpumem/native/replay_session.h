@@ -43,6 +43,7 @@ class ReplaySession : private DetailSink {
 
   void feed(const gm_replay_events& events);
   void finish();
+  void settle(uint64_t position);
   uint64_t ready_count() const;
   void take(uint64_t count, uint64_t* block_bytes, uint64_t* split_bytes, uint16_t* flags);
 

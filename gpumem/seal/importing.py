@@ -5,14 +5,17 @@ Owns: which of the two is done. Must not know: formats, the command line.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpumem.errors import TargetExists, UsageError
-from gpumem.importers.open import TraceFormat, find_format, find_only_trace, open_trace
+from gpumem.importers.open import TraceFormat, find_format, find_only_trace
 from gpumem.seal.journal_sealer import JournalSealer
-from gpumem.trace.file import write_trace
+from gpumem.simulate.fill import can_be_filled, describe_fills, fill_events, filled_meta, follow_devices
+from gpumem.simulate.opening import open_trace
+from gpumem.trace.file import TraceWriter, write_trace
 from gpumem.trace.journal import Journal, target_of
+from gpumem.trace.model import Trace
 
 TRACE_SUFFIX = ".gpumem"
 
@@ -44,8 +47,24 @@ def import_trace(source: Path, output: Path | None, *, force: bool) -> ImportedT
         finished = sealer.finish(journal.ended_by or "killed", target=target, replace=force)
         return ImportedTrace(finished.path, finished.event_count, finished.ended_by, False)
     trace = open_trace(source)
-    write_trace(trace, target, force=force)
+    if can_be_filled(trace.meta):
+        _write_filled(trace, target, force=force)
+    else:
+        write_trace(trace, target, force=force)
     return ImportedTrace(target, trace.event_count, trace.meta.ended_by, trace.meta.running)
+
+
+def _write_filled(trace: Trace, target: Path, *, force: bool) -> None:
+    """Writes a native recording with what replay tells of its blocks, in memory bounded by a few parts."""
+    follower = follow_devices(trace)
+    try:
+        with TraceWriter(target, force=force) as writer:
+            for columns in fill_events(trace, follower):
+                writer.append(columns)
+            fills = describe_fills(follower.results())
+            writer.finish(replace(trace, meta=filled_meta(trace.meta, fills, trace.event_count)))
+    finally:
+        follower.close()
 
 
 def _find_target(source: Path, output: Path | None, *, is_journal: bool) -> Path:

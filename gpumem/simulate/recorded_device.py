@@ -6,7 +6,7 @@ Owns: which devices can be replayed, their options, whether pools were recorded.
 from __future__ import annotations
 
 from gpumem.abi.policy import NO_LIMIT, DeviceOptions
-from gpumem.trace.model import DeviceFacts, Trace
+from gpumem.trace.model import DeviceFacts, Trace, TraceMeta
 from gpumem.vocabulary import DeviceOrdinal, TraceSource
 
 POOLS_SAID_SINCE = (2, 8)
@@ -28,13 +28,21 @@ def facts_of(trace: Trace, device: int) -> DeviceFacts:
 def recorded_limit(trace: Trace, device: int) -> int | None:
     """The memory limit that the trace gives: NO_LIMIT when there was none, None where it does not say.
 
-    The recorder asks PyTorch for it at the end; where it knows the card and no limit, there was none.
+    The recorder asks PyTorch for it when CUDA starts; where it knows the card and no limit, there was none.
     """
-    facts = facts_of(trace, device)
+    return limit_of(trace.meta, facts_of(trace, device))
+
+
+def limit_of(meta: TraceMeta, facts: DeviceFacts) -> int | None:
+    """The memory limit of a device by its facts and those of its recording; see recorded_limit.
+
+    Garbage collection needs to be sure of it: a limit set later, which is not recorded, would set it off.
+    """
     if facts.memory_limit_bytes is not None:
         return facts.memory_limit_bytes
-    is_asked = trace.meta.source in (TraceSource.NATIVE, TraceSource.GPUMEM) and facts.capacity_bytes is not None
-    return NO_LIMIT if is_asked and "per_process_memory_fraction" not in trace.meta.settings else None
+    is_asked = meta.source in (TraceSource.NATIVE, TraceSource.GPUMEM) and facts.capacity_bytes is not None
+    unsure = ("per_process_memory_fraction", "garbage_collection_threshold")
+    return NO_LIMIT if is_asked and not any(name in meta.settings for name in unsure) else None
 
 
 def device_options(trace: Trace, device: int, *, limit_bytes: int | None) -> DeviceOptions:
@@ -51,9 +59,14 @@ def device_options(trace: Trace, device: int, *, limit_bytes: int | None) -> Dev
 
 def are_pools_recorded(trace: Trace) -> bool:
     """Whether pool 0 of an event means the default pools; else it means "not known"."""
-    if trace.meta.source is TraceSource.GPUMEM:
+    return says_pools(trace.meta)
+
+
+def says_pools(meta: TraceMeta) -> bool:
+    """Whether a recording with these facts names the default pools; see are_pools_recorded."""
+    if meta.source is TraceSource.GPUMEM:
         return True
-    if trace.meta.source is not TraceSource.NATIVE:
+    if meta.source is not TraceSource.NATIVE:
         return False
-    numbers = trace.meta.versions.get("torch", "").split(".")[:2]
+    numbers = meta.versions.get("torch", "").split(".")[:2]
     return len(numbers) == 2 and all(map(str.isdecimal, numbers)) and tuple(map(int, numbers)) >= POOLS_SAID_SINCE

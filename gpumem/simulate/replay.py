@@ -23,8 +23,8 @@ from gpumem.abi.policy import (
     U64Column,
 )
 from gpumem.errors import UsageError
-from gpumem.simulate.start_heap import frees_of_unknown, handles_by_row, heap_of_blocks, pools_by_row
-from gpumem.trace.model import EventBatch, Trace
+from gpumem.simulate.start_heap import frees_of_unknown, handles_of, heap_of_blocks, pools_of
+from gpumem.trace.model import Column, EventBatch, PoolRow, StreamRow, Trace
 
 REPLAY_COLUMNS = ("kind", "device", "stream", "pool", "address", "requested_bytes")
 """The columns that a replay reads."""
@@ -45,38 +45,32 @@ class TraceReplay:
         return not self.refusals and all(result.exact for result in self.results.values())
 
 
-class TraceFollower:
-    """Follows a trace's events in batches; `take` returns the details that are settled."""
+class EventFollower:
+    """Follows events in batches, devices and rows made known as they come; `take` returns the details settled."""
 
-    def __init__(
-        self,
-        trace: Trace,
-        devices: Sequence[DeviceOptions],
-        *,
-        pools_recorded: bool,
-        end_heaps: Mapping[int, HeapColumns] | None = None,
-    ) -> None:
-        """`pools_recorded`: pool 0 of an event means the default pools, not "not known".
-
-        `end_heaps`: by device, the heap at the end where the source gives it; pools, and in a truncated history the
-        heap at its start, are worked out from it.
-        """
+    def __init__(self, *, pools_recorded: bool) -> None:
+        """`pools_recorded`: pool 0 of an event means the default pools, not "not known"."""
         self._replay = Replay()
         self._devices: list[int] = []
         self._pools_recorded = pools_recorded
-        self._replay.add_streams(handles_by_row(trace))
-        self._replay.add_pools(*pools_by_row(trace))
+        self._stream_count = self._pool_count = 0
         self.refusals: dict[int, str] = {}
-        events: EventColumns | None = None
-        for options in devices:
-            end = (end_heaps or {}).get(options.device)
-            if end is not None and events is None:
-                events = self._all_events(trace)
-            reason = self._add_device(trace, options, end, events)
-            if reason:
-                self.refusals[options.device] = reason
 
-    def feed(self, batch: EventBatch) -> None:
+    def know_rows(self, streams: Sequence[StreamRow], pools: Sequence[PoolRow]) -> None:
+        """All rows of streams and pools that the events to come may name; those known before come first."""
+        handles, (first, second) = handles_of(streams), pools_of(pools)
+        self._replay.add_streams(handles[self._stream_count :])
+        self._replay.add_pools(first[self._pool_count :], second[self._pool_count :])
+        self._stream_count, self._pool_count = max(self._stream_count, len(handles)), max(self._pool_count, len(first))
+
+    def add_device(self, options: DeviceOptions, heap: HeapColumns | None) -> None:
+        """One more device, none of whose events was fed yet, with its heap before the first; see `refusals`."""
+        reason = self._add(options)
+        if not reason and heap is not None and not self._replay.adopt(options.device, heap):
+            reason = "The blocks from before the recording do not tile their segments."
+        self._note_refusal(options.device, reason)
+
+    def feed(self, batch: EventBatch | Mapping[str, Column]) -> None:
         """Follows the next events; the batch holds REPLAY_COLUMNS."""
         self._replay.feed(replay_events(batch, pools_recorded=self._pools_recorded))
 
@@ -84,10 +78,18 @@ class TraceFollower:
         """Details of the events settled since the last call, in order."""
         return self._replay.take()
 
+    def settle(self, position: int) -> None:
+        """Devices that wait for more events at one before `position` wait no longer."""
+        self._replay.settle(position)
+
     def finish(self) -> EventDetails:
         """The details still outstanding: the trace has no more events."""
         self._replay.finish()
         return self._replay.take()
+
+    def heap(self, device: int) -> HeapColumns:
+        """The heap of a device as it stands now."""
+        return self._replay.heap(device)
 
     def results(self) -> TraceReplay:
         """Where every device's replay stands."""
@@ -102,15 +104,48 @@ class TraceFollower:
         """Frees the native replay."""
         self._replay.close()
 
-    def _add_device(
-        self, trace: Trace, options: DeviceOptions, end: HeapColumns | None, events: EventColumns | None
-    ) -> str:
-        """Adds a device with the heap that it begins with; "" or why it cannot be replayed."""
+    def _add(self, options: DeviceOptions) -> str:
+        """Adds a device; "" or why its settings are none."""
         try:
             self._replay.add_device(options)
         except UsageError as error:  # the recorded settings, not anybody's wish
             return str(error)
         self._devices.append(options.device)
+        return ""
+
+    def _note_refusal(self, device: int, reason: str) -> None:
+        if reason:
+            self.refusals[device] = reason
+
+
+class TraceFollower(EventFollower):
+    """Follows a trace's events, each device from the heap that it begins with."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        devices: Sequence[DeviceOptions],
+        *,
+        pools_recorded: bool,
+        end_heaps: Mapping[int, HeapColumns] | None = None,
+    ) -> None:
+        """`end_heaps`: by device, the heap at the end where the source gives it; pools, and in a truncated history the
+        heap at its start, are worked out from it.
+        """
+        super().__init__(pools_recorded=pools_recorded)
+        self.know_rows(trace.streams, trace.pools)
+        events: EventColumns | None = None
+        for options in devices:
+            end = (end_heaps or {}).get(options.device)
+            if end is not None and events is None:
+                events = self._all_events(trace)
+            self._note_refusal(options.device, self._begin(trace, options, end, events))
+
+    def _begin(self, trace: Trace, options: DeviceOptions, end: HeapColumns | None, events: EventColumns | None) -> str:
+        """Adds a device with the heap that it begins with; "" or why it cannot be replayed."""
+        reason = self._add(options)
+        if reason:
+            return reason
         blocks = [block for block in trace.initial_blocks if block.device == options.device]
         homeless_count = sum(block.segment_bytes == 0 for block in blocks)
         if homeless_count:
@@ -127,7 +162,7 @@ class TraceFollower:
     def _all_events(self, trace: Trace) -> EventColumns:
         batches = list(trace.event_batches(REPLAY_COLUMNS))
         pieces = [replay_events(batch, pools_recorded=self._pools_recorded) for batch in batches]
-        return join_events(pieces)
+        return pieces[0] if len(pieces) == 1 else join_events(pieces)
 
 
 def replay_trace(
@@ -149,7 +184,7 @@ def replay_trace(
         follower.close()
 
 
-def replay_events(batch: EventBatch, *, pools_recorded: bool) -> EventColumns:
+def replay_events(batch: EventBatch | Mapping[str, Column], *, pools_recorded: bool) -> EventColumns:
     """The batch as a replay takes it."""
     pools = np.ascontiguousarray(batch["pool"], np.uint16)
     if not pools_recorded:

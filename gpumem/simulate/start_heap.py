@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from gpumem.abi.policy import BlockColumns, EventColumns, HeapColumns, SegmentColumns, U64Column
-from gpumem.trace.model import InitialBlock, Trace
+from gpumem.trace.model import InitialBlock, PoolRow, StreamRow, Trace
 from gpumem.vocabulary import BlockState, EventKind
 
 SMALL_SEGMENT_BYTES = 2 << 20
@@ -24,8 +24,15 @@ Placed = tuple[int, int, int, int]
 
 def heap_of_blocks(blocks: Sequence[InitialBlock], trace: Trace) -> HeapColumns:
     """The heap that initial blocks describe; a block whose bytes are not known counts as free, as what lies between."""
+    return heap_of_rows(blocks, trace.streams, trace.pools)
+
+
+def heap_of_rows(
+    blocks: Sequence[InitialBlock], stream_rows: Sequence[StreamRow], pool_rows: Sequence[PoolRow]
+) -> HeapColumns:
+    """The same of blocks that no trace has yet; the rows are those that they name."""
     groups = list(_segments_of(sorted(blocks, key=lambda block: (block.segment_address, block.address))))
-    handles, (first, second) = handles_by_row(trace), pools_by_row(trace)
+    handles, (first, second) = handles_of(stream_rows), pools_of(pool_rows)
     streams = np.array([group[0].stream for group in groups], np.int64)
     pools = np.array([group[0].pool for group in groups], np.int64)
     placed = np.array([row for group in groups for row in _tile(group)], np.uint64).reshape(-1, 4)
@@ -62,21 +69,31 @@ def frees_of_unknown(blocks: Sequence[InitialBlock]) -> EventColumns:
     )
 
 
-def handles_by_row(trace: Trace) -> U64Column:
+def handles_of(streams: Sequence[StreamRow]) -> U64Column:
     """The raw handle of each row of the streams table."""
-    handles = np.zeros(1 + max((row.stream for row in trace.streams), default=0), np.uint64)
-    for row in trace.streams:
+    handles = np.zeros(1 + max((row.stream for row in streams), default=0), np.uint64)
+    for row in streams:
         handles[row.stream] = row.handle
     return handles
 
 
-def pools_by_row(trace: Trace) -> tuple[U64Column, U64Column]:
+def pools_of(pools: Sequence[PoolRow]) -> tuple[U64Column, U64Column]:
     """The two parts of each private pool's id, by row of the pools table."""
-    count = 1 + max((row.pool for row in trace.pools), default=0)
+    count = 1 + max((row.pool for row in pools), default=0)
     first, second = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
-    for row in trace.pools:
+    for row in pools:
         first[row.pool], second[row.pool] = row.first, row.second
     return first, second
+
+
+def handles_by_row(trace: Trace) -> U64Column:
+    """The raw handle of each row of the trace's streams table."""
+    return handles_of(trace.streams)
+
+
+def pools_by_row(trace: Trace) -> tuple[U64Column, U64Column]:
+    """The two parts of each private pool's id, by row of the trace's pools table."""
+    return pools_of(trace.pools)
 
 
 def _segments_of(ordered: Sequence[InitialBlock]) -> Iterator[list[InitialBlock]]:

@@ -7,9 +7,10 @@ add parts while a run goes on and then call `append_tables`), what the events me
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 
 import numpy as np
 
@@ -95,21 +96,58 @@ def write_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
 
     Raises TargetExists unless `force`, and OutputUnwritable.
     """
-    if path.exists() and not force:
-        raise TargetExists(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    writer = ZipWriter(temporary, named=path)
-    try:
-        part_events: list[int] = []
-        for columns in _rows_of(trace, PART_ROWS):
-            writer.append(part_member(len(part_events)), encode_events(columns))
-            part_events.append(len(columns["kind"]))
-        append_tables(writer, trace, part_events)
-        writer.finish()
-        _rename(temporary, path)
-    finally:
-        writer.close()
-        temporary.unlink(missing_ok=True)
+    with TraceWriter(path, force=force) as writer:
+        for batch in trace.event_batches(list(EVENT_COLUMNS)):
+            writer.append(batch.columns)
+        writer.finish(trace)
+
+
+class TraceWriter:
+    """A trace written event by event under a temporary name; a context manager that leaves nothing half written."""
+
+    def __init__(self, path: Path, *, force: bool = False) -> None:
+        """Raises TargetExists unless `force`, and OutputUnwritable."""
+        if path.exists() and not force:
+            raise TargetExists(path)
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
+        self._writer = ZipWriter(self._temporary, named=path)
+        self._part_events: list[int] = []
+        self._waiting: list[Mapping[str, Column]] = []
+        self._waiting_count = 0
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._writer.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def append(self, columns: Mapping[str, Column]) -> None:
+        """The next events (all of EVENT_COLUMNS); they are written a part at a time."""
+        offset, count = 0, len(columns["kind"])
+        while offset < count:
+            end = min(count, offset + PART_ROWS - self._waiting_count)
+            self._waiting.append({name: columns[name][offset:end] for name in EVENT_COLUMNS})
+            self._waiting_count, offset = self._waiting_count + end - offset, end
+            if self._waiting_count == PART_ROWS:
+                self._write_part()
+
+    def finish(self, trace: Trace) -> None:
+        """Writes the tables and facts of `trace` behind the events, then gives the file its name."""
+        if self._waiting:
+            self._write_part()
+        append_tables(self._writer, trace, self._part_events)
+        self._writer.finish()
+        _rename(self._temporary, self._path)
+
+    def _write_part(self) -> None:
+        columns = {name: np.concatenate([piece[name] for piece in self._waiting]) for name in EVENT_COLUMNS}
+        self._writer.append(part_member(len(self._part_events)), encode_events(columns))
+        self._part_events.append(self._waiting_count)
+        self._waiting, self._waiting_count = [], 0
 
 
 def append_tables(writer: ZipWriter, trace: Trace, part_events: Sequence[int]) -> None:
@@ -136,28 +174,6 @@ def _parts(archive: ZipReader, part_events: Sequence[int]) -> Iterator[ParquetPa
 def event_part(file: ReadOnlyFile, member: Member, event_count: int) -> ParquetPart:
     """The part in `member` of `file`, to stream."""
     return ParquetPart(event_count, partial(read_member, file, member), f"{file.path}, {member.name}")
-
-
-def _rows_of(trace: Trace, row_count: int) -> Iterator[dict[str, Column]]:
-    """The events as column sets of `row_count` rows each, the last one shorter."""
-    waiting: list[dict[str, Column]] = []
-    waiting_count = 0
-    for batch in trace.event_batches(list(EVENT_COLUMNS)):
-        offset = 0
-        while offset < batch.count:
-            end = min(batch.count, offset + row_count - waiting_count)
-            waiting.append({name: array[offset:end] for name, array in batch.columns.items()})
-            waiting_count, offset = waiting_count + end - offset, end
-            if waiting_count == row_count:
-                yield _joined(waiting)
-                waiting, waiting_count = [], 0
-    if waiting:
-        yield _joined(waiting)
-
-
-def _joined(pieces: Iterable[dict[str, Column]]) -> dict[str, Column]:
-    pieces = list(pieces)
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in EVENT_COLUMNS}
 
 
 def _rename(temporary: Path, path: Path) -> None:

@@ -102,6 +102,10 @@ class JournalFacts:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise self._damaged("initial_state", error) from error
 
+    def state_texts(self) -> list[str]:
+        """The facts of the state that recording found, as they were written."""
+        return [text for key, text in self._texts.items() if key.partition(":")[0] == "initial_state"]
+
     def _states(self) -> Iterator[Mapping[str, object]]:
         """The facts `initial_state` and `initial_state:<n>`: a large state comes in several."""
         for key in self._texts:

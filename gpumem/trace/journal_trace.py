@@ -68,16 +68,27 @@ class JournalTables:
 
 def make_tables(journal: Journal, entries: JournalEntries, facts: JournalFacts) -> JournalTables:
     """The tables that the entries give; raises TraceTruncated when they do not fit together."""
-    streams, pools = _Streams(entries.stream_rows()), _Pools(entries.pool_rows())
+    streams, pools = entries.stream_rows(), entries.pool_rows()
     found = facts.found_blocks()
     frames, stacks = _stacks_and_frames(journal, entries, found)
     first_found = len(entries.stack_frames()[1]) + 1
-    blocks = [
-        _initial_block(block, streams.row(block), pools.row(block), first_found + number)
+    blocks = place_found_blocks(found, streams, pools, first_stack=first_found)
+    scopes, threads = entries.scope_table(), entries.thread_rows()
+    return JournalTables(frames, stacks, scopes, streams, pools, threads, blocks)
+
+
+def place_found_blocks(
+    found: Sequence[FoundBlock], streams: list[StreamRow], pools: list[PoolRow], *, first_stack: int = 0
+) -> list[InitialBlock]:
+    """The blocks that recording found, naming rows; streams and pools that have none yet get one.
+
+    Stacks are rows from `first_stack` on, one a block.
+    """
+    by_stream, by_pool = _Streams(streams), _Pools(pools)
+    return [
+        _initial_block(block, by_stream.row(block), by_pool.row(block), first_stack + number)
         for number, block in enumerate(found)
     ]
-    scopes, threads = entries.scope_table(), entries.thread_rows()
-    return JournalTables(frames, stacks, scopes, streams.rows, pools.rows, threads, blocks)
 
 
 def make_trace(

@@ -192,6 +192,8 @@ class DeviceFacts:
     torch_allocated_bytes_peak: int | None = None
     torch_reserved_bytes_end: int | None = None
     torch_reserved_bytes_peak: int | None = None
+    block_bytes_known_until: int | None = None
+    """Of a trace whose block bytes are not all known: this device's are, of the events before this one."""
 
 
 @dataclass(frozen=True, slots=True)

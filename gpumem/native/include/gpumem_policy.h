@@ -229,6 +229,8 @@ GM_API gm_status gm_replay_adopt_from_end(gm_replay* replay, uint32_t device, co
                                           size_t capacity);
 GM_API gm_status gm_replay_feed(gm_replay* replay, const gm_replay_events* events);
 GM_API gm_status gm_replay_finish(gm_replay* replay);
+/* Devices that still wait for more events at one before `position` are followed as if they had no more then. */
+GM_API gm_status gm_replay_settle(gm_replay* replay, uint64_t position);
 /* Rows whose details are settled and not yet taken; 0 for events after a difference. */
 GM_API uint64_t gm_replay_ready(const gm_replay* replay);
 GM_API gm_status gm_replay_take(gm_replay* replay, uint64_t count, uint64_t* block_bytes, uint64_t* split_bytes,

@@ -147,7 +147,7 @@ def test_interrupt_leaves_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     def interrupt(path: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpumem.importers.open.open_trace", interrupt)
+    monkeypatch.setattr("gpumem.simulate.opening.open_trace", interrupt)
     assert gpumem("timeline", "x", capture=capsys)[:2] == (130, "")
 
 

@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "recorder": BASE | {"abi", "nvml", "machine", "trace"},
     "importers": BASE | {"trace", "abi"},
     "heap": BASE | {"trace"},
-    "simulate": BASE | {"trace", "heap", "abi"},
+    "simulate": BASE | {"trace", "importers", "heap", "abi"},
     "seal": BASE | {"trace", "importers", "heap", "abi", "simulate"},
     "analyses": BASE | {"trace", "heap", "simulate", "machine", "nvml", "abi", "recorder"},
     "render": BASE | {"trace", "heap", "analyses", "machine"},

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpumem.errors import GpumemError, InputError, TraceForeign, TraceNotFound, TraceTruncated, UsageError
-from gpumem.importers.open import open_trace, open_traces
 from gpumem.seal.journal_sealer import JournalSealer
+from gpumem.simulate.opening import open_trace, open_traces
 from gpumem.trace.file import write_trace
 from gpumem.trace.model import EVENT_COLUMNS
 from journal_maker import JournalMaker
@@ -72,8 +72,8 @@ def write_wrong_inputs(folder: Path) -> None:
     (folder / "cut").write_bytes(content[:-30])
     (folder / "empty").touch()
     (folder / "text").write_text("hello")
-    (folder / "pickle").write_bytes(pickle.dumps({"segments": []}))
-    (folder / "json").write_text(json.dumps({"segments": []}))
+    (folder / "pickle").write_bytes(pickle.dumps({"weights": []}))
+    (folder / "json").write_text(json.dumps({"weights": []}))
     (folder / "folder").mkdir()
     with zipfile.ZipFile(folder / "zip", "w") as archive:
         archive.writestr("data.pkl", "x")
@@ -86,8 +86,8 @@ def write_wrong_inputs(folder: Path) -> None:
         ("cut", TraceTruncated, "cut off"),
         ("empty", TraceTruncated, "is empty"),
         ("text", TraceForeign, "is no trace"),
-        ("pickle", GpumemError, "pickle"),
-        ("json", GpumemError, "json"),
+        ("pickle", TraceForeign, "no snapshot of PyTorch's memory"),
+        ("json", TraceForeign, "JSON, but no memory snapshot"),
         ("folder", TraceNotFound, "holds no trace"),
         ("zip", TraceForeign, "ZIP file but no trace"),
         ("empty/inside", TraceNotFound, "cannot be read"),

@@ -1,0 +1,19 @@
+"""Spoilt recordings through the native replay: whatever the columns hold, the process lives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz_replay.py"
+
+
+def test_spoilt_columns_and_heaps_end_in_a_verdict(tmp_path: Path) -> None:
+    words = [sys.executable, str(FUZZ), "--count", "400", "--seed-file", str(tmp_path / "seed")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + (tmp_path / "seed").read_text()
+    outcomes = done.stdout.splitlines()[0]
+    assert outcomes.startswith("400 cases:")
+    assert "'differs'" in outcomes
+    assert "'exact'" in outcomes

@@ -58,9 +58,14 @@ def replay(
         None if gpu_memory is None else parse_bytes(gpu_memory),
         None if memory_limit is None else parse_bytes(memory_limit),
     )
-    opened, end_heaps = open_with_end(trace)
-    devices = options.chosen_devices(opened, device)
-    found = find_replay(opened, wish, end_heaps=end_heaps, devices=devices)
+    opened = open_with_end(trace)
+    found = find_replay(
+        opened.trace,
+        wish,
+        end_heaps=opened.end_heaps,
+        pools_recorded=opened.pools_recorded,
+        devices=options.chosen_devices(opened.trace, device),
+    )
     if as_json:
         from gpumem.render.json_replay import render_replay
 

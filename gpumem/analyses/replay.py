@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from gpumem.abi.policy import NO_LIMIT, HeapColumns, ReplayResult
 from gpumem.analyses.replay_check import RunCheck, check_run
-from gpumem.analyses.replay_limit import FollowedRun, LimitSource, MemoryLimit, follow_run
+from gpumem.analyses.replay_limit import FollowedRun, LimitSource, MemoryLimit, TraceSetting, follow_run
 from gpumem.analyses.replay_what_if import RunFigures, WhatIfFigures, measure_what_if, recorded_figures
 from gpumem.errors import UsageError
 from gpumem.heap.scan import DeviceScan, scan_nothing, scan_trace, whole
@@ -78,18 +78,21 @@ def find_replay(
     trace: Trace,
     wish: Wish,
     *,
-    end_heaps: Mapping[int, HeapColumns],
+    end_heaps: Mapping[int, HeapColumns] | None = None,
+    pools_recorded: bool = False,
     devices: Collection[DeviceOrdinal] | None = None,
 ) -> ReplayFindings:
-    """The findings on a trace; `end_heaps` is the heap at the end where the source gives it.
+    """The findings on a trace; `end_heaps` is the heap at the end of each device whose source gives it.
 
+    `pools_recorded`: the source names the default pools of events, whatever the trace's facts say.
     Raises UsageError when the settings to try are not the allocator's.
     """
     scans = {scan.device: scan for scan in scan_trace(trace, devices=devices)}
     wanted = sorted(devices) if devices is not None else sorted(scans) or devices_of(trace)
-    run = follow_run(trace, wanted, end_heaps or end_heaps_of_filled(trace, wanted), wish.memory_limit_bytes)
+    told = TraceSetting(end_heaps or end_heaps_of_filled(trace, wanted), pools_recorded or are_pools_recorded(trace))
+    run = follow_run(trace, wanted, told, wish.memory_limit_bytes)
     made = [
-        _followed_device(trace, run, scans.get(device) or scan_nothing(trace, device, whole(trace)), end_heaps)
+        _followed_device(trace, run, scans.get(device) or scan_nothing(trace, device, whole(trace)), end_heaps or {})
         for device in wanted
     ]
     settings = set_in_line(trace.meta.settings, dict(wish.changes))
@@ -112,7 +115,7 @@ def _followed_device(
     trace: Trace, run: FollowedRun, scan: DeviceScan, end_heaps: Mapping[int, HeapColumns]
 ) -> DeviceReplay:
     device, facts = scan.device, facts_of(trace, scan.device)
-    check = check_run(trace, run.replay, device, end_heaps.get(device))
+    check = check_run(trace, run.replay, device, end_heap=end_heaps.get(device), pools_recorded=run.told.pools_recorded)
     result = run.replay.results.get(device)
     followed = _figures(result) if result is not None and check.exact else None
     allocated = facts.torch_allocated_bytes_peak
@@ -158,7 +161,7 @@ def _served_devices(
         )
         for device in asked
     }
-    runs = serve_trace(trace, cards, pools_recorded=are_pools_recorded(trace), empty_caches=run.replay.empty_caches)
+    runs = serve_trace(trace, cards, pools_recorded=run.told.pools_recorded, empty_caches=run.replay.empty_caches)
     made = []
     for device in asked:
         ordinal = DeviceOrdinal(device.facts.device)

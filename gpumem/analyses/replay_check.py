@@ -66,7 +66,9 @@ class RunCheck:
     not_recorded: Sequence[str]
 
 
-def check_run(trace: Trace, replay: TraceReplay, device: int, end_heap: HeapColumns | None) -> RunCheck:
+def check_run(
+    trace: Trace, replay: TraceReplay, device: int, *, end_heap: HeapColumns | None, pools_recorded: bool
+) -> RunCheck:
     """The verdict on one device of a run followed; `end_heap` is what the source says of the end."""
     result = replay.results.get(device)
     refusal = replay.refusals.get(device) or _find_refusal(trace, result)
@@ -80,7 +82,7 @@ def check_run(trace: Trace, replay: TraceReplay, device: int, end_heap: HeapColu
         event_count=result.events,
         first_difference=None if result.exact else _first_difference(trace, result),
         heap=heap,
-        not_recorded=tuple(_not_recorded(trace, result, replay.empty_caches[device], device)),
+        not_recorded=tuple(_not_recorded(trace, result, replay.empty_caches[device], device, pools_recorded)),
     )
 
 
@@ -119,7 +121,9 @@ def _facts(kind: int, address: int, event_bytes: int, stream: int) -> EventFacts
     return EventFacts(EventKind(kind), address, event_bytes, stream) if kind else None
 
 
-def _not_recorded(trace: Trace, result: ReplayResult, empty_caches: U64Column, device: int) -> Iterator[str]:
+def _not_recorded(
+    trace: Trace, result: ReplayResult, empty_caches: U64Column, device: int, pools_recorded: bool
+) -> Iterator[str]:
     """What no event says and the replay had to be told by something else, as sentences."""
     assumed = result.assumptions
     if assumed & ReplayAssumption.EMPTY_CACHE:
@@ -134,10 +138,10 @@ def _not_recorded(trace: Trace, result: ReplayResult, empty_caches: U64Column, d
             "splits before it are not counted."
         )
     if _may_have_private_pools(trace) or assumed & (ReplayAssumption.POOLS | ReplayAssumption.LOST_POOLS):
+        which = "" if pools_recorded else ", nor (before PyTorch 2.12) which one a request went to"
         yield (
             "Of private pools it is not recorded whether they split blocks (no_split) or lend them (use_on_oom), nor "
-            "when they were given up, nor, before PyTorch 2.12, which one a request went to: the blocks' bytes and "
-            "places tell it."
+            f"when they were given up{which}: the blocks' bytes and places tell it."
         )
     for flag, sentence in _SENTENCES.items():
         if assumed & flag:

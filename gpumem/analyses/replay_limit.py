@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gpumem.abi.policy import NO_LIMIT, HeapColumns, ReplayResult
-from gpumem.simulate.recorded_device import are_pools_recorded, device_options, recorded_limit
+from gpumem.simulate.recorded_device import device_options, recorded_limit
 from gpumem.simulate.replay import TraceReplay, replay_trace
 from gpumem.trace.model import Trace
 from gpumem.vocabulary import DeviceOrdinal
@@ -49,35 +49,42 @@ class MemoryLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceSetting:
+    """What a replay is told beside the trace: heaps at the end, and whether pool 0 means the default pools."""
+
+    end_heaps: Mapping[int, HeapColumns]
+    pools_recorded: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FollowedRun:
     """A recorded run followed, and each device's limit."""
 
+    told: TraceSetting
     replay: TraceReplay
     limits: Mapping[DeviceOrdinal, MemoryLimit]
 
 
 def follow_run(
-    trace: Trace, devices: Sequence[DeviceOrdinal], end_heaps: Mapping[int, HeapColumns], limit_bytes: int | None
+    trace: Trace, devices: Sequence[DeviceOrdinal], told: TraceSetting, limit_bytes: int | None
 ) -> FollowedRun:
     """The run under its recorded settings; `limit_bytes` is its limit where the trace does not say another."""
     recorded = {device: recorded_limit(trace, device) for device in devices}
-    replay = _replay(trace, recorded, end_heaps)
+    replay = _replay(trace, recorded, told)
     limits = {device: _limit(recorded[device], replay.results.get(device)) for device in devices}
     if limit_bytes is None:
-        return FollowedRun(replay, limits)
+        return FollowedRun(told, replay, limits)
     given = {device for device in devices if recorded[device] is None and limits[device].admits(limit_bytes)}
     if given:
         known = {device: limit_bytes if device in given else recorded[device] for device in devices}
-        replay = _replay(trace, known, end_heaps)
+        replay = _replay(trace, known, told)
         limits |= {device: MemoryLimit(limit_bytes, LimitSource.OPTION) for device in given}
-    return FollowedRun(replay, limits)
+    return FollowedRun(told, replay, limits)
 
 
-def _replay(
-    trace: Trace, limits: Mapping[DeviceOrdinal, int | None], end_heaps: Mapping[int, HeapColumns]
-) -> TraceReplay:
+def _replay(trace: Trace, limits: Mapping[DeviceOrdinal, int | None], told: TraceSetting) -> TraceReplay:
     options = [device_options(trace, device, limit_bytes=limit) for device, limit in limits.items()]
-    return replay_trace(trace, options, pools_recorded=are_pools_recorded(trace), end_heaps=end_heaps)
+    return replay_trace(trace, options, pools_recorded=told.pools_recorded, end_heaps=told.end_heaps)
 
 
 def _limit(recorded: int | None, result: ReplayResult | None) -> MemoryLimit:

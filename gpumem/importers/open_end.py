@@ -6,32 +6,31 @@ Owns: that only a PyTorch snapshot says so. Must not know: how formats are read,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpumem.abi.policy import HeapColumns
-from gpumem.importers.open import open_trace
-from gpumem.importers.pytorch_snapshot import is_pytorch_snapshot, read_pytorch_snapshot
+from gpumem.importers.open import TraceFormat, find_format, find_trace, open_trace
+from gpumem.importers.pytorch_snapshot import read_pytorch_snapshot
 from gpumem.importers.pytorch_snapshot_end import end_heaps
 from gpumem.trace.model import Trace
 
-_SNIFFED_BYTES = 4096
+
+@dataclass(frozen=True, slots=True)
+class EndedRecording:
+    """A trace as recorded, and what its source says beyond the trace."""
+
+    trace: Trace
+    end_heaps: Mapping[int, HeapColumns] = field(default_factory=dict)
+    """By device; none where the source does not say it."""
+    pools_recorded: bool = False
+    """Pool 0 of an event means the default pools whatever the trace's facts say."""
 
 
-def open_with_end(path: Path | str) -> tuple[Trace, Mapping[int, HeapColumns]]:
-    """The trace at `path` and, by device, the heap at its end; no heap where the source does not say it.
-
-    Raises what open_trace and read_pytorch_snapshot raise.
-    """
-    path = Path(path)
-    if path.is_file() and _is_snapshot(path):
-        snapshot = read_pytorch_snapshot(path)
-        return snapshot.trace, end_heaps(snapshot)
-    return open_trace(path), {}
-
-
-def _is_snapshot(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return is_pytorch_snapshot(file.read(_SNIFFED_BYTES))
-    except OSError:
-        return False  # opening it as a trace says what is wrong
+def open_with_end(path: Path | str) -> EndedRecording:
+    """The recording at `path`; raises what open_trace raises."""
+    found = find_trace(Path(path))
+    if find_format(found) is TraceFormat.PYTORCH_SNAPSHOT:
+        snapshot = read_pytorch_snapshot(found)
+        return EndedRecording(snapshot.trace, end_heaps(snapshot), snapshot.pools_recorded)
+    return EndedRecording(open_trace(found))

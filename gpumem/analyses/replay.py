@@ -9,7 +9,7 @@ all the same, as it tells what no event says (empty_cache calls, the memory limi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpumem.abi.policy import NO_LIMIT, HeapColumns, ReplayResult
@@ -170,9 +170,17 @@ def _served_devices(
         known = device.followed.allocated_bytes_peak if device.followed else None
         allocated = device.recorded.allocated_bytes_peak
         recorded = replace(device.recorded, allocated_bytes_peak=known if allocated is None else allocated)
-        figures = measure_what_if(trace, runs[ordinal], scan, recorded)
+        figures = measure_what_if(trace, runs[ordinal], scan, recorded, _caveats(trace, device, settings))
         made.append(replace(device, recorded=recorded, what_if=figures))
     return made
+
+
+def _caveats(trace: Trace, device: DeviceReplay, settings: str) -> Iterator[str]:
+    """What the figures of a what-if do not take into account."""
+    if "garbage_collection_threshold" in settings and device.limit.limit_bytes is None:
+        yield "Without a memory limit PyTorch collects no garbage; say the run's limit with --memory-limit."
+    if any(block.device == device.facts.device for block in trace.initial_blocks):
+        yield "What was live when the history begins is placed anew, without the idle memory of that time."
 
 
 def _pretend(device: DeviceReplay, wish: Wish, settings: str) -> DeviceReplay:

@@ -6,7 +6,7 @@ was served.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +67,8 @@ class WhatIfFigures:
     """Most requests first."""
     served_count: int
     """Requests that ran out of memory when recorded, and would be served."""
+    caveats: Sequence[str]
+    """What makes the figures less sure, as sentences."""
 
 
 def recorded_figures(scan: DeviceScan, allocated_bytes_peak: int | None) -> RunFigures:
@@ -80,7 +82,9 @@ def recorded_figures(scan: DeviceScan, allocated_bytes_peak: int | None) -> RunF
     )
 
 
-def measure_what_if(trace: Trace, runs: Sequence[WhatIfRun], scan: DeviceScan, recorded: RunFigures) -> WhatIfFigures:
+def measure_what_if(
+    trace: Trace, runs: Sequence[WhatIfRun], scan: DeviceScan, recorded: RunFigures, caveats: Iterable[str]
+) -> WhatIfFigures:
     """The figures of one device; `runs` are those of all orders, descending addresses first."""
     result = runs[0].result
     peaks = [run.result.reserved_bytes_peak for run in runs]
@@ -100,6 +104,7 @@ def measure_what_if(trace: Trace, runs: Sequence[WhatIfRun], scan: DeviceScan, r
         refused_count=result.ooms - (recorded.oom_count - result.served_oom_count),
         refused_by_site=_by_site(trace, refused[refused >= 0]),
         served_count=result.served_oom_count,
+        caveats=tuple(caveats),
     )
 
 

@@ -62,6 +62,7 @@ Block* Policy::reserve(const Attempt& attempt) {
   require(device_->memory(&memory), "asking for the device's memory");
   uint64_t bytes = memory.total_bytes ? memory.total_bytes + memory.total_bytes / 8 : kReservationBytesUnknownCard;
   bytes = round_up(bytes, page_bytes);
+  if (attempt.rounded_bytes > bytes) return nullptr;  // more than the card has; no map of it could succeed
   uint64_t address = 0;
   DeviceStatus status = device_->reserve(RangeRequest{bytes, attempt.stream, page_bytes}, &address);
   if (status == DeviceStatus::kNoMemory) return nullptr;

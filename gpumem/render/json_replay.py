@@ -71,6 +71,7 @@ def _what_if(found: WhatIfFigures) -> dict[str, Json]:
         "refused_count": found.refused_count,
         "refused_by_site": [_refused(one) for one in found.refused_by_site],
         "served_count": found.served_count,
+        "caveats": list(found.caveats),
     }
 
 

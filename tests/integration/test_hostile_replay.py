@@ -6,7 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from hostile_replay import replay_case
+
 FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz_replay.py"
+
+
+def test_a_request_larger_than_the_card_is_not_reserved_for(capfd: pytest.CaptureFixture[str]) -> None:
+    assert replay_case(36408) == "differs"
+    assert capfd.readouterr().err == ""
 
 
 def test_spoilt_columns_and_heaps_end_in_a_verdict(tmp_path: Path) -> None:

@@ -149,6 +149,8 @@ def _facts(findings: ReplayFindings, device: DeviceReplay, page: Page) -> Iterat
         yield _fact("recorded run", _recorded_run(check), page)
     elif check.exact is not None and check.first_difference is None:
         yield _fact("heap at the end", _heap_text(check.heap), page)
+    for number, sentence in enumerate(() if found is None else found.caveats):
+        yield _fact("" if number else "mind", sentence, page)
     for number, sentence in enumerate(check.not_recorded):
         yield _fact("" if number else "not recorded", sentence, page)
 
@@ -163,7 +165,7 @@ def _what_if_facts(device: DeviceReplay, found: WhatIfFigures, page: Page) -> It
     if device.recorded.oom_count:
         yield _fact(
             "served now",
-            f"{format_count(found.served_count)} of the {counted(device.recorded.oom_count, 'request')} that ran out "
+            f"{format_count(found.served_count)} of {counted(device.recorded.oom_count, 'request')} that ran out "
             "of memory when recorded; what the program would have done then is not known",
             page,
         )
@@ -255,7 +257,7 @@ def _refused_table(found: WhatIfFigures, request_count: int, page: Page, top: in
 
 def _site(refused: RefusedRequests, page: Page) -> str:
     if refused.site is None:
-        return "(no Python stack: autograd's threads, C++ code)"
+        return "(no Python stack: autograd, C++ code)"
     site = refused.site
     return theme.site_text(site.file, site.line, site.function, page.width - 34, page.glyphs.ellipsis)
 

@@ -70,6 +70,10 @@ def test_summary_takes_a_folder_and_several_traces(trace_path: str, capsys: pyte
         (["summary"], 2, "Missing argument 'TRACE...'. See gpumem summary --help."),
         (["summary", "--shiny", "{trace}"], 2, "No such option"),
         (["summary", "--top", "0", "{trace}"], 2, "0 is not in the range"),
+        (["replay", "{trace}", "--set", "shiny=1"], 2, "shiny is no option of the caching allocator"),
+        (["replay", "{trace}", "--set", "max_split_size_mb=5"], 2, "must be at least 20 (MiB)"),
+        (["replay", "{trace}", "--gpu-memory", "much"], 2, "'much' is no size"),
+        (["replay", "{foreign}"], 3, "is no trace"),
         (["summry", "{trace}"], 2, "There is no command 'summry'; for that, try gpumem summary."),
     ],
 )

@@ -20,7 +20,7 @@ from pathlib import Path
 from gpumem.errors import JournalUnmappable, NativeCoreError, OutputUnwritable
 from gpumem.vocabulary import EventFlag, EventKind, ScopeId, StackId
 
-ABI_HASH = "805c768309c62a17ede65c5c4fbc17a61c9a92117a685e49a25052a7346f27b5"
+ABI_HASH = "9c41c6188c2a99114978ff2d86b940a691f8166b3d3a9b26836684286d596042"
 """SHA-256 of the gpumem.h that this module was written for."""
 
 LIBRARY_NAME = "libgpumem.so"

@@ -11,7 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpumem.importers.open import open_trace
+from gpumem.vocabulary import EventKind
 from gpumem_cli.main import run_command_line
+from journal_maker import JournalMaker
 from recorded_snapshots import FACTS, FOLDER, NAMES, recorded_values, recording_path
 
 NATIVE = sorted((FOLDER / "native").glob("*.gpumem"))
@@ -93,6 +96,33 @@ def test_what_gpumem_run_recorded_is_exact(path: Path, capsys: pytest.CaptureFix
     assert device["memory_limit"]["from"] == "meta"
     for figure in ("reserved_bytes_peak", "allocated_bytes_peak", "segment_alloc_count", "oom_count"):
         assert device[figure] == device["recorded"][figure], figure
+
+
+@pytest.mark.parametrize("name", ["mempools", "trunc", "graph_lifecycle", "gpt_expandable", "fuzz_gc"])
+def test_what_gpumem_import_wrote_is_exact_too(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / f"{name}.gpumem"
+    assert run_command_line(["import", "-q", str(recording_path(name)), "-o", str(path)]) == 0
+    original, imported = (replay_device(one, capture=capsys) for one in (recording_path(name), path))
+    for figure in ("exact", "decisions", "events", "reserved_bytes_peak", "allocated_bytes_peak", "oom_count"):
+        assert imported[figure] == original[figure], figure
+    assert imported["recorded"]["allocated_bytes_peak"] == original["allocated_bytes_peak"]
+
+
+def test_the_journal_of_a_killed_program_is_exact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = open_trace(FOLDER / "native" / "resnet50_train.gpumem")
+    path = tmp_path / "train.gpumem.journal"
+    maker = JournalMaker(path, window_records=4096)
+    maker.fact("source", "native")
+    maker.fact("versions", {"torch": "2.11.0"})
+    for batch in trace.event_batches(["kind", "device", "address", "requested_bytes"]):
+        rows = zip(*(batch[name].tolist() for name in ("kind", "device", "address", "requested_bytes")), strict=True)
+        for kind, device, address, requested_bytes in rows:
+            if device == 0:
+                maker.record(EventKind(kind), address=address, requested_bytes=requested_bytes)
+    device = replay_device(path, capture=capsys)
+    assert device["exact"] is True
+    assert device["decisions"] == 6708
+    assert device["allocated_bytes_peak"] == 725_762_048
 
 
 def test_the_recorded_limit_is_that_of_the_facts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 /* The one door into the native core: a plain C interface.
  *
  * Owns: every exported symbol, the record and reading layouts, status codes. Python calls it through
- * gpumem/abi.py (a test compares both sides); the torch tracker includes it for the event layout.
+ * gpumem/abi (a test compares both sides); the torch tracker includes it for the event layout.
  * Must not know: Python, CUDA or PyTorch types.
  *
  * Manners: every gm_* function returns a gm_status or a plain value, never throws, never takes the

@@ -81,6 +81,10 @@ def _verdict(findings: ReplayFindings, device: DeviceReplay) -> str:
 
 
 def _what_if_verdict(findings: ReplayFindings, device: DeviceReplay, found: WhatIfFigures) -> str:
+    tried = f"With {_tried(findings, device)}, device {device.facts.device}"
+    if found.refused_count:
+        refused = f"{format_count(found.refused_count)} of {counted(device.request_count, 'request')}"
+        return f"{tried} would run out of memory in {refused} that were served when recorded."
     recorded, amount = device.recorded.reserved_bytes_peak, abs(found.saved_bytes)
     peak = f"at most {format_bytes(found.figures.reserved_bytes_peak)} reserved"
     if amount:
@@ -89,10 +93,6 @@ def _what_if_verdict(findings: ReplayFindings, device: DeviceReplay, found: What
         peak += format_bytes(recorded)
     else:
         peak += ", as recorded"
-    tried = f"With {_tried(findings, device)}, device {device.facts.device}"
-    if found.refused_count:
-        refused = f"{format_count(found.refused_count)} of {counted(device.request_count, 'request')}"
-        return f"{tried} would run out of memory in {refused} that were served when recorded; {peak}."
     return f"{tried} would serve every request that was served when recorded, with {peak}."
 
 

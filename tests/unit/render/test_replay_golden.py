@@ -1,0 +1,31 @@
+"""What `gpumem replay` looks like at 80 columns: the files in tests/golden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpumem.analyses.replay import Wish, find_replay
+from gpumem.importers.open_end import open_with_end
+from gpumem.render.terminal.replay import render_replay
+from gpumem.render.terminal.theme import UNICODE, Page
+from recorded_snapshots import recording_path
+from trace_builder import MiB
+
+SHOWN = {
+    "exact": ("oom", Wish({})),
+    "settings": ("gpt", Wish({"expandable_segments": "True"})),
+    "smaller_card": ("resnet", Wish({}, gpu_memory_bytes=700 * MiB)),
+    "unknown_start": ("trunc", Wish({})),
+}
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_a_replay_looks_as_it_should(shown: str, golden: Callable[[str, str], None]) -> None:
+    name, wish = SHOWN[shown]
+    opened = open_with_end(recording_path(name))
+    found = find_replay(opened.trace, wish, end_heaps=opened.end_heaps)
+    text = render_replay(replace(found, path=f"{name}.pickle.xz"), Page(80, UNICODE)).plain
+    golden(f"replay_{shown}_80.txt", text)

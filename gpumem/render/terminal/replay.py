@@ -14,8 +14,9 @@ from gpumem.analyses.replay_check import EventFacts, FirstDifference, HeapCheck,
 from gpumem.analyses.replay_limit import LimitSource, MemoryLimit
 from gpumem.analyses.replay_what_if import CountRange, RefusedRequests, RunFigures, WhatIfFigures
 from gpumem.render.terminal import theme
-from gpumem.render.terminal.theme import Page, counted, fit_left, fit_right, printable
-from gpumem.units import format_bytes, format_count, format_duration, format_share
+from gpumem.render.terminal.theme import Page, fit_left, fit_right
+from gpumem.render.text import printable
+from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import EventKind
 
 DEFAULT_TOP = 6

@@ -18,6 +18,9 @@ import click
 def import_(source: Path, output: Path | None, force: bool, quiet: bool) -> None:
     """Write what FILE holds as a .gpumem.
 
+    FILE is a journal, a memory snapshot of PyTorch (pickle or JSON, compressed or not), or a .gpumem whose block sizes
+    are not known yet: they are filled in.
+
     The journal of a program that was killed together with its recorder is finished: the trace takes its place. The
     journal of a running program is left to it; what it holds now is written.
     """

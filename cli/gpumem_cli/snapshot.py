@@ -21,7 +21,8 @@ TOP = 12
 def snapshot(trace: str, moment: str, as_json: bool, top: int, device: int | None) -> None:
     """Show the segments held at a moment, the blocks in them, and the NVML reading nearest to it.
 
-    TRACE is a .gpumem file or the journal of a running or killed program; the program itself is not asked.
+    TRACE is a .gpumem file, the journal of a running or killed program, which is not asked itself, or a memory snapshot
+    of PyTorch.
     """
     from gpumem.analyses.snapshot import find_snapshot
     from gpumem.simulate.opening import open_trace

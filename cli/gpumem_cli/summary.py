@@ -32,8 +32,8 @@ def summary(
 ) -> None:
     """Say what was live at the peak, who asked for it, how the cache behaved and what NVML saw.
 
-    TRACE is a .gpumem file, the journal of a running or killed program, or a folder of them. The site of a block is
-    the innermost line of your own code that led to it.
+    TRACE is a .gpumem file, the journal of a running or killed program, a memory snapshot of PyTorch, or a folder of
+    them. The site of a block is the innermost line of your own code that led to it.
     """
     from gpumem.analyses.holdings import GroupBy
     from gpumem.analyses.summary import summarise_trace

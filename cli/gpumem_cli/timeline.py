@@ -17,9 +17,9 @@ from gpumem_cli import options
 @options.from_option
 @options.to_option
 def timeline(trace: str, as_json: bool, device: int | None, from_moment: str | None, to_moment: str | None) -> None:
-    """Draw requested and reserved bytes over time, with marks, steps and out-of-memory events.
+    """Draw allocated and reserved bytes over time, with marks, steps and out-of-memory events.
 
-    TRACE is a .gpumem file or the journal of a running or killed program.
+    TRACE is a .gpumem file, the journal of a running or killed program, or a memory snapshot of PyTorch.
     """
     from gpumem.analyses.timeline import find_timeline
     from gpumem.simulate.opening import open_trace

@@ -13,21 +13,39 @@ import numpy as np
 from gpumem.analyses.holdings import COLUMN_OF_GROUP, GroupBy, Holding, measure_holdings
 from gpumem.analyses.readings import nearest_reading
 from gpumem.errors import UsageError
+from gpumem.heap.figures import HeapFigures, check_levels, measure_heap
 from gpumem.heap.instants import Instant, time_of
 from gpumem.heap.levels import basis_column, basis_of
-from gpumem.heap.scan import DeviceScan, Window, scan_nothing, scan_trace, whole
+from gpumem.heap.scan import BEFORE_EVENTS, DeviceScan, PeakLevel, Window, scan_nothing, scan_trace, whole
 from gpumem.trace.model import DeviceFacts, Reading, Trace, TraceMeta
-from gpumem.vocabulary import Basis, DeviceOrdinal, EventIndex, EventKind, MarkKind
+from gpumem.vocabulary import Basis, DeviceOrdinal, EventFlag, EventIndex, EventKind, MarkKind
 
 OOMS_DESCRIBED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class EndAndPeak:
-    """Bytes at the end and at the most; a figure is None where it is not known."""
+    """Bytes at the end and at the most; a figure is None where it is not known.
+
+    Where recording began in mid-run the peak may have been before: `peak_recorded` is then the most since.
+    """
 
     end: int | None
     peak: int | None
+    peak_recorded: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFigures:
+    """How requests were served."""
+
+    hit_count: int
+    """Allocs served by a block that was there."""
+    split_count: int
+    retry_count: int
+    """Requests for which the whole cache was given back, in vain where they ran out of memory all the same."""
+    garbage_collection_count: int
+    """Allocs before which old free blocks were given back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +94,10 @@ class DeviceSummary:
     reserved_peak: Instant
     headroom_bytes: int | None
     """What the card, or the program's limit if lower, leaves above the peak of reserved bytes."""
+    heap_end: HeapFigures | None
+    heap_peak: HeapFigures | None
+    """At the peak of allocated bytes; both None where block bytes are not known."""
+    cache: CacheFigures | None
     alloc_count: int
     free_count: int
     segment_alloc_count: int
@@ -166,21 +188,29 @@ def _device_summary(
     known = basis_of(trace) is Basis.ALLOCATED
     of_device = [reading for reading in readings if reading.device == facts.device]
     peak = _peak_holders(trace, found, by)
-    active_end = found.end.held_bytes + found.end.pending_bytes
-    reserved = EndAndPeak(found.end.reserved_bytes, found.reserved_peak.peak_bytes)
+    end = found.end
     process = [one.process_bytes for one in of_device if one.process_bytes is not None]
     free = [one.free_bytes for one in of_device if one.free_bytes is not None]
+    heap_end, heap_peak = _heap_figures(trace, found, window) if known else (None, None)
+
+    def figures(end_bytes: int, most: PeakLevel) -> EndAndPeak:
+        is_lost = trace.meta.history_truncated and window.first == BEFORE_EVENTS
+        return EndAndPeak(end_bytes, None, most.peak_bytes) if is_lost else EndAndPeak(end_bytes, most.peak_bytes)
+
     return DeviceSummary(
         facts=facts,
-        requested_bytes=EndAndPeak(found.end.requested_bytes, found.requested_peak.peak_bytes),
-        reserved_bytes=reserved,
-        allocated_bytes=EndAndPeak(found.end.held_bytes, found.held_peak.peak_bytes) if known else None,
-        active_bytes=EndAndPeak(active_end, found.active_peak.peak_bytes) if known else None,
+        requested_bytes=figures(end.requested_bytes, found.requested_peak),
+        reserved_bytes=figures(end.reserved_bytes, found.reserved_peak),
+        allocated_bytes=figures(end.held_bytes, found.held_peak) if known else None,
+        active_bytes=figures(end.held_bytes + end.pending_bytes, found.active_peak) if known else None,
         torch_allocated_bytes=_torch(facts.torch_allocated_bytes_end, facts.torch_allocated_bytes_peak),
         torch_reserved_bytes=_torch(facts.torch_reserved_bytes_end, facts.torch_reserved_bytes_peak),
+        heap_end=heap_end,
+        heap_peak=heap_peak,
+        cache=_cache_figures(found) if known else None,
         pending_bytes_end=found.end.pending_bytes,
         reserved_peak=Instant(found.reserved_peak.event, time_of(trace, found.reserved_peak.event)),
-        headroom_bytes=_headroom(facts, found.reserved_peak.peak_bytes),
+        headroom_bytes=_headroom(facts, figures(0, found.reserved_peak).peak),
         alloc_count=found.count(EventKind.ALLOC),
         free_count=found.count(EventKind.FREE) + found.count(EventKind.FREE_REQUESTED),
         segment_alloc_count=found.count(EventKind.SEGMENT_ALLOC),
@@ -219,6 +249,24 @@ def _peak_holders(trace: Trace, scan: DeviceScan, by: GroupBy | None) -> PeakHol
     )
 
 
+def _heap_figures(trace: Trace, scan: DeviceScan, window: Window) -> tuple[HeapFigures, HeapFigures]:
+    """The heap at the end and at the peak, held to the sums of the events; raises TraceTruncated where they differ."""
+    where, peak_event = str(trace.path), scan.held_peak.event
+    end = measure_heap(scan.segments.at(window.last), scan.end_blocks, window.last, where)
+    check_levels(end, scan.end, window.last, where)
+    peak = measure_heap(scan.segments.at(peak_event), scan.peak_blocks, peak_event, where)
+    return end, peak
+
+
+def _cache_figures(scan: DeviceScan) -> CacheFigures:
+    return CacheFigures(
+        scan.count_flag(EventFlag.CACHE_HIT),
+        scan.count_flag(EventFlag.SPLIT),
+        scan.count_flag(EventFlag.RETRIED),
+        scan.count_flag(EventFlag.GARBAGE_COLLECTED),
+    )
+
+
 def _step_of(trace: Trace, event: EventIndex) -> int | None:
     """The first step that ends at `event` or later."""
     later = [mark for mark in trace.marks if mark.kind is MarkKind.STEP and mark.event >= event]
@@ -229,7 +277,9 @@ def _torch(end: int | None, peak: int | None) -> EndAndPeak | None:
     return None if end is None and peak is None else EndAndPeak(end, peak)
 
 
-def _headroom(facts: DeviceFacts, reserved_bytes_peak: int) -> int | None:
+def _headroom(facts: DeviceFacts, reserved_bytes_peak: int | None) -> int | None:
+    if reserved_bytes_peak is None:
+        return None
     bounds = [bound for bound in (facts.capacity_bytes, facts.memory_limit_bytes) if bound is not None]
     return min(bounds) - reserved_bytes_peak if bounds else None
 

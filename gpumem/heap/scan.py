@@ -25,10 +25,13 @@ from gpumem.heap.levels import (
     split_by_device,
 )
 from gpumem.heap.live import LiveTable, apply_events, initial_table
+from gpumem.heap.segments import SEGMENT_COLUMNS, SegmentHistory
 from gpumem.trace.model import EventBatch, Trace
-from gpumem.vocabulary import Basis, DeviceOrdinal, EventIndex, EventKind
+from gpumem.vocabulary import Basis, DeviceOrdinal, EventFlag, EventIndex, EventKind
 
 BEFORE_EVENTS = EventIndex(-1)
+FLAG_VALUES = 64
+"""Values that the flags of EventFlag make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,16 @@ class DeviceScan:
     peak_blocks: LiveTable
     """Blocks in use after the event of `held_peak`, pending ones included."""
     oom_events: Sequence[EventIndex]
+    end_blocks: LiveTable
+    """Blocks in use at the end, pending ones included."""
+    segments: SegmentHistory
+    """Only where the trace knows its blocks."""
+    flag_counts: Sequence[int]
+    """Events in the window by the value of their flags, where the trace knows its blocks."""
+
+    def count_flag(self, flag: EventFlag) -> int:
+        """Events with this flag in the window."""
+        return sum(count for value, count in enumerate(self.flag_counts) if value & flag)
 
     def count(self, kind: EventKind) -> int:
         """Events of this kind in the window."""
@@ -84,10 +97,13 @@ def scan_trace(
     within = window or whole(trace)
     kept = _kept_columns(trace, carried)
     scanner = _Scanner(trace, kept, devices)
-    for batch in _batches(trace, kept, 0, within.first + 1):
+    wanted = kept
+    if basis_of(trace) is Basis.ALLOCATED:
+        wanted = tuple(dict.fromkeys((*kept, *SEGMENT_COLUMNS, "flags")))
+    for batch in _batches(trace, wanted, 0, within.first + 1):
         scanner.advance(batch)
     scanner.begin(within.first)
-    for batch in _batches(trace, kept, within.first + 1, within.last + 1):
+    for batch in _batches(trace, wanted, within.first + 1, within.last + 1):
         scanner.advance(batch)
     return [scanner.progress[device].finish() for device in sorted(scanner.progress)]
 
@@ -144,6 +160,8 @@ class _Progress:
     start: Levels = field(default_factory=Levels)
     peaks: dict[str, _PeakSoFar] = field(default_factory=dict)
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
+    segments: SegmentHistory | None = None
+    flag_counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(FLAG_VALUES, dtype=np.int64))
     peak_base: LiveTable | None = None
     peak_batch: tuple[DeviceBatch, int] | None = None
     oom_events: list[EventIndex] = field(default_factory=list)
@@ -163,6 +181,8 @@ class _Progress:
     def observe(self, events: DeviceBatch, levels: LevelColumns) -> None:
         """Counts and peaks of a batch; `self.table` is still the one before it."""
         self.counts += events.kind_counts
+        if self.segments is not None:
+            self.flag_counts += np.bincount(events["flags"] & (FLAG_VALUES - 1), minlength=FLAG_VALUES)
         position = self.peaks["held"].rise(levels.held_bytes, events)
         if position is not None:
             self.peak_base, self.peak_batch = self.table, (events, position)
@@ -192,6 +212,9 @@ class _Progress:
             self.counts.tolist(),
             blocks,
             tuple(self.oom_events),
+            self.table,
+            self.segments or SegmentHistory(self.device, ()),
+            self.flag_counts.tolist(),
         )
 
 
@@ -201,9 +224,10 @@ class _Scanner:
     def __init__(self, trace: Trace, kept: Sequence[str], devices: Collection[DeviceOrdinal] | None) -> None:
         self.kept, self.devices, self.basis = kept, devices, basis_of(trace)
         self.first_event: EventIndex | None = None
+        self.initial_blocks = trace.initial_blocks
         levels = find_initial_levels(trace)
         self.progress = {
-            device: _Progress(device, self.basis, levels[device], table)
+            device: _Progress(device, self.basis, levels[device], table, segments=self._segments(device))
             for device, table in _initial_tables(trace, kept, devices).items()
         }
 
@@ -220,9 +244,17 @@ class _Scanner:
                 one.observe(events, levels)
             one.levels = levels.last()
             one.table = apply_events(one.table, events)
+            if one.segments is not None:
+                one.segments.take(events)
+
+    def _segments(self, device: DeviceOrdinal) -> SegmentHistory | None:
+        if self.basis is not Basis.ALLOCATED:
+            return None
+        return SegmentHistory(device, [block for block in self.initial_blocks if block.device == device])
 
     def _newcomer(self, device: DeviceOrdinal) -> _Progress:
-        one = self.progress[device] = _Progress(device, self.basis, Levels(), initial_table((), self.kept))
+        empty = initial_table((), self.kept)
+        one = self.progress[device] = _Progress(device, self.basis, Levels(), empty, segments=self._segments(device))
         if self.first_event is not None:
             one.begin(self.first_event)
         return one
@@ -246,4 +278,5 @@ def _kept_columns(trace: Trace, carried: Sequence[str]) -> tuple[str, ...]:
 def _batches(trace: Trace, kept: Sequence[str], first: int, end: int) -> Iterator[EventBatch]:
     if end <= first:
         return iter(())
-    return read_in_pieces(trace, ["kind", "device", "address", *kept], first_event=first, end_event=end)
+    columns = list(dict.fromkeys(["kind", "device", "address", *kept]))
+    return read_in_pieces(trace, columns, first_event=first, end_event=end)

@@ -13,13 +13,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpumem.heap.levels import DeviceBatch
 from gpumem.heap.live import find_last_rows
 from gpumem.trace.model import Column, InitialBlock, Trace
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, PoolId, StreamId
 
-_COLUMNS = ("kind", "device", "address", "requested_bytes", "stream", "pool")
+SEGMENT_COLUMNS = ("kind", "address", "requested_bytes", "stream", "pool")
+_COLUMNS = (*SEGMENT_COLUMNS, "device")
 _WHOLE = (EventKind.SEGMENT_ALLOC, EventKind.SEGMENT_FREE)
 _RANGES = (EventKind.SEGMENT_MAP, EventKind.SEGMENT_UNMAP)
+_SEGMENT_KINDS = [*_WHOLE, *_RANGES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,37 @@ def segments_at(trace: Trace, event: EventIndex, *, devices: Collection[DeviceOr
         held.extend(_whole_segments(device, [s for s in of_device if not s.expandable], columns))
         held.extend(_expandable_segments(device, [s for s in of_device if s.expandable], columns))
     return sorted(held, key=lambda segment: (segment.device, segment.address))
+
+
+class SegmentHistory:
+    """The segments of one device at any event, from its events as they stream past."""
+
+    def __init__(self, device: DeviceOrdinal, initial: Collection[InitialBlock]) -> None:
+        """`initial`: the trace's initial blocks of this device."""
+        self._device = device
+        self._initial = _initial_segments(initial)
+        self._pieces: list[dict[str, Column]] = []
+
+    def take(self, events: DeviceBatch) -> None:
+        """Keeps the segment events of a batch of the device, which has the columns of segments."""
+        if not events.kind_counts[_SEGMENT_KINDS].any():
+            return
+        rows = np.flatnonzero(np.isin(events["kind"], _SEGMENT_KINDS))
+        piece: dict[str, Column] = {name: events[name][rows] for name in SEGMENT_COLUMNS}
+        self._pieces.append(piece | {"event": events.events_at(rows)})
+
+    def at(self, event: EventIndex) -> list[Segment]:
+        """The segments held after `event`, by address."""
+        names = (*SEGMENT_COLUMNS, "event")
+        columns = {
+            name: np.concatenate([np.zeros(0, np.int64), *(one[name] for one in self._pieces)]) for name in names
+        }
+        until = columns["event"] <= event
+        columns = {name: values[until].astype(np.uint64) for name, values in columns.items()}
+        whole = [segment for segment in self._initial if not segment.expandable]
+        ranges = [segment for segment in self._initial if segment.expandable]
+        held = [*_whole_segments(self._device, whole, columns), *_expandable_segments(self._device, ranges, columns)]
+        return sorted(held, key=lambda segment: segment.address)
 
 
 def _segment_rows(trace: Trace, event: EventIndex) -> dict[str, Column]:

@@ -107,6 +107,7 @@ Outcome Policy::refuse(const Attempt& attempt) {
   event.requested_bytes = attempt.rounded_bytes;
   event.block_bytes = limit_bytes_ == kUnlimitedBytes ? 0 : limit_bytes_;
   event.split_bytes = memory.total_bytes;
+  event.flags = attempt.flags;
   event.stream = attempt.stream;
   if (attempt.pool->owner) event.pool = attempt.pool->owner->id;
   emit(event);

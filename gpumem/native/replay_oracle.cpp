@@ -15,6 +15,12 @@ PolicyEvent describe(uint8_t kind, uint64_t address, uint64_t bytes, uint64_t st
   return event;
 }
 
+// An oom has no block: its bytes are the limit and the card's.
+EventDetail detail_of(const PolicyEvent& event) {
+  if (event.kind == GM_OOM) return EventDetail{0, 0, event.flags};
+  return EventDetail{event.block_bytes, event.split_bytes, event.flags};
+}
+
 }  // namespace
 
 DeviceStatus TraceFollower::alloc_segment(const RangeRequest& request, uint64_t* address) {
@@ -142,8 +148,7 @@ void TraceFollower::on_event(const PolicyEvent& event) {
   if (recorded->bytes != event.requested_bytes) part(event, "the bytes differ");
   if (event.kind != GM_OOM && recorded->address != event.address) part(event, "the address differs");
   if (recorded->stream != event.stream) part(event, "the stream differs");
-  if (details_ && event.kind != GM_OOM)
-    details_->on_detail(recorded->position, EventDetail{event.block_bytes, event.split_bytes, event.flags});
+  if (details_) details_->on_detail(recorded->position, detail_of(event));
   ++result_.decisions;
   ++result_.events;
   ++next_;

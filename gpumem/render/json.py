@@ -13,6 +13,7 @@ from gpumem.analyses.holdings import GroupBy, Holding
 from gpumem.analyses.snapshot import DeviceSnapshot, HeapSnapshot, PlacedBlock, SegmentFinding
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, OomEvent, PeakHolders, TraceSummary
 from gpumem.analyses.timeline import DeviceTimeline, Point, Timeline
+from gpumem.heap.figures import LargestFree
 from gpumem.heap.instants import Instant
 from gpumem.render.json_parts import Json
 from gpumem.render.json_parts import document as _document
@@ -31,6 +32,7 @@ def render_summaries(summaries: Sequence[TraceSummary]) -> str:
             "pid": one.meta.pid,
             "device": device.facts.device,
             "requested_bytes_peak": device.requested_bytes.peak,
+            "allocated_bytes_peak": None if device.allocated_bytes is None else device.allocated_bytes.peak,
             "reserved_bytes_peak": device.reserved_bytes.peak,
             "oom_count": device.oom_count,
         }
@@ -111,6 +113,7 @@ def _device_summary(device: DeviceSummary) -> dict[str, Json]:
         "active_bytes": _end_and_peak(device.active_bytes),
         "requested_bytes": _end_and_peak(device.requested_bytes),
         "torch": _torch(device),
+        **_heap_figures(device),
         "alloc_count": device.alloc_count,
         "free_count": device.free_count,
         "segment_alloc_count": device.segment_alloc_count,
@@ -126,6 +129,31 @@ def _device_summary(device: DeviceSummary) -> dict[str, Json]:
         "nvml_process_bytes_peak": device.nvml_process_bytes_peak,
         "nvml_free_bytes_min": device.nvml_free_bytes_min,
     }
+
+
+def _heap_figures(device: DeviceSummary) -> dict[str, Json]:
+    """How the heap is used at the end and at the peak of allocated bytes, and how requests were served."""
+    end, peak, cache = device.heap_end, device.heap_peak, device.cache
+    found: dict[str, Json] = {}
+    for name in ("slack_bytes", "pending_bytes", "idle_bytes", "releasable_bytes", "gap_bytes"):
+        found[name] = (
+            None if end is None or peak is None else {"end": getattr(end, name), "at_peak": getattr(peak, name)}
+        )
+    found["largest_free_block_bytes"] = (
+        None
+        if end is None or peak is None
+        else {"end": _largest_free(end.largest_free), "at_peak": _largest_free(peak.largest_free)}
+    )
+    return found | {
+        "cache_hit_count": None if cache is None else cache.hit_count,
+        "split_count": None if cache is None else cache.split_count,
+        "retry_count": None if cache is None else cache.retry_count,
+        "garbage_collection_count": None if cache is None else cache.garbage_collection_count,
+    }
+
+
+def _largest_free(largest: LargestFree) -> Json:
+    return {"small": largest.small_bytes, "large": largest.large_bytes, "private": largest.private_bytes}
 
 
 def _facts(facts: DeviceFacts) -> dict[str, Json]:
@@ -150,7 +178,11 @@ def _torch(device: DeviceSummary) -> Json:
 
 
 def _end_and_peak(figures: EndAndPeak | None) -> Json:
-    return None if figures is None else {"end": figures.end, "peak": figures.peak}
+    if figures is None:
+        return None
+    if figures.peak_recorded is None:
+        return {"end": figures.end, "peak": figures.peak}
+    return {"end": figures.end, "peak": figures.peak, "peak_recorded": figures.peak_recorded}
 
 
 def _oom(oom: OomEvent) -> Json:

@@ -22,7 +22,8 @@ from gpumem.simulate.replay import EventFollower, TraceFollower, TraceReplay
 from gpumem.trace.model import EVENT_COLUMNS, Column, DeviceFacts, Trace, TraceMeta
 from gpumem.vocabulary import EventKind, TraceSource
 
-HELD_SETS_MAX = 4
+HELD_ROWS_MAX = 1 << 20
+"""Events that a device may be waited for, behind those that it holds up."""
 DETAIL_COLUMNS = ("block_bytes", "split_bytes", "flags")
 
 _HAS_BLOCK = np.zeros(256, np.bool_)
@@ -48,8 +49,10 @@ class DeviceFill:
 class EventFiller:
     """Events held until replay has settled them; `ready` has those that are, as they were fed, details included."""
 
-    def __init__(self, follower: EventFollower) -> None:
+    def __init__(self, follower: EventFollower, *, held_rows_max: int = HELD_ROWS_MAX) -> None:
         self._follower = follower
+        self._held_rows_max = held_rows_max
+        self._fed_count = 0
         self._held: deque[tuple[Mapping[str, Column], bool]] = deque()
         self._details: deque[EventDetails] = deque()
         self._settled_count = 0
@@ -58,12 +61,13 @@ class EventFiller:
 
     def feed(self, columns: Mapping[str, Column], *, is_wanted: bool = True) -> None:
         """Follows the next events: all of EVENT_COLUMNS, or REPLAY_COLUMNS where they are not wanted back."""
+        self._fed_count += len(columns["kind"])
         if not self._held:
-            self._end_of_first_held += len(columns["kind"])
+            self._end_of_first_held = self._fed_count
         self._held.append((columns, is_wanted))
         self._follower.feed(columns)
         self._join(self._follower.take())
-        while len(self._held) > HELD_SETS_MAX:
+        while self._held and self._fed_count - self._end_of_first_held > self._held_rows_max:
             held_count = len(self._held)
             self._follower.settle(self._end_of_first_held)
             self._join(self._follower.take())
@@ -110,12 +114,14 @@ class EventFiller:
 
 
 def with_details(columns: Mapping[str, Column], details: EventDetails) -> dict[str, Column]:
-    """The columns with bytes, splits and flags of blocks as replay found them; other events keep theirs."""
-    has_block = _HAS_BLOCK[columns["kind"].astype(np.uint8, copy=False)]
+    """The columns with bytes, splits and flags of blocks as replay found them, and an oom's flags; the rest is kept."""
+    kind = columns["kind"].astype(np.uint8, copy=False)
+    has_block = _HAS_BLOCK[kind]
     filled = dict(columns)
     for name in DETAIL_COLUMNS:
         found = getattr(details, name).astype(EVENT_COLUMNS[name], copy=False)
-        filled[name] = found if has_block.all() else np.where(has_block, found, columns[name])
+        told = has_block if name != "flags" else has_block | (kind == EventKind.OOM)
+        filled[name] = found if told.all() else np.where(told, found, columns[name])
     return filled
 
 

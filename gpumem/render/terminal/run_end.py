@@ -44,7 +44,10 @@ def _device_lines(device: DeviceSummary) -> Iterator[str]:
     capacity = device.facts.capacity_bytes
     name = device.facts.name or "name not known"
     yield f"  GPU {device.facts.device} ({printable(name)})"
-    yield f"    requested at most {_figure(device.requested_bytes.peak, capacity)}"
+    held, figures = "requested", device.requested_bytes
+    if device.allocated_bytes is not None:
+        held, figures = "allocated", device.allocated_bytes
+    yield f"    {held} at most {_figure(figures.peak, capacity)}"
     yield f"    reserved at most  {_figure(device.reserved_bytes.peak, capacity)}"
     if device.oom_count:
         yield f"    ran out of memory {counted(device.oom_count, 'time')}"

@@ -65,8 +65,12 @@ def _verdict(instant: Instant, device: DeviceSnapshot) -> str:
     blocks = sum(segment.allocated_count for segment in device.segments) + len(device.unplaced_blocks)
     card = f" of {name}'s {format_bytes(facts.capacity_bytes)}" if facts.capacity_bytes else f" on {name}"
     share = f", {format_share(device.reserved_bytes, facts.capacity_bytes)}" if facts.capacity_bytes else ""
+    held = f"{format_bytes(device.requested_bytes)} requested in {counted(blocks, 'block')}"
+    if device.allocated_bytes is not None:
+        asked = f"{format_bytes(device.requested_bytes)} requested"
+        held = f"{format_bytes(device.allocated_bytes)} allocated in {counted(blocks, 'block')} ({asked})"
     return (
-        f"{_when(instant)}: {format_bytes(device.requested_bytes)} requested in {counted(blocks, 'block')}, "
+        f"{_when(instant)}: {held}, "
         f"{format_bytes(device.reserved_bytes)} reserved in {counted(len(device.segments), 'segment')}{share}{card}."
     )
 

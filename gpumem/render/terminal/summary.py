@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gpumem.analyses.holdings import GroupBy, Holding
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, TraceSummary
+from gpumem.heap.figures import HeapFigures
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import printable, signal_text
@@ -84,7 +85,10 @@ def _notes(summary: TraceSummary) -> Iterator[str]:
     else:
         yield from _ending(meta.ended_by)
     if meta.history_truncated:
-        yield "The recording does not reach back to the program's start: blocks freed before it are not counted."
+        yield (
+            "The recording does not reach back to the program's start: what was most before it is not known, and the "
+            "peaks here are the most since."
+        )
     if meta.records_lost:
         yield f"{counted(meta.records_lost, 'event')} lost: the figures may be off by their bytes."
     if meta.stacks_off:
@@ -97,7 +101,7 @@ def _notes(summary: TraceSummary) -> Iterator[str]:
 def _ending(ended_by: str) -> Iterator[str]:
     """How the recording ended, where it was not the program's plain end."""
     word, _, number = ended_by.partition(" ")
-    if ended_by in ("", "exit", "exit 0"):
+    if ended_by in ("", "exit", "exit 0", "snapshot"):
         return
     if word == "exit":
         yield f"The program ended with exit code {printable(number)}."
@@ -126,6 +130,7 @@ def _device_lines(device: DeviceSummary, page: Page, top: int) -> Iterator[Text 
         yield Text(line, style=theme.TITLE)
     yield ""
     yield from _figure_table(device, page)
+    yield from _heap_facts(device, page)
     yield _fact("segments", _segment_facts(device), page)
     yield from _oom_facts(device, page)
     if device.alloc_count or device.peak.held_bytes:
@@ -140,13 +145,14 @@ def _card(device: DeviceSummary) -> str:
 def _verdict(device: DeviceSummary) -> str:
     peak = device.peak
     card, capacity = _card(device), device.facts.capacity_bytes
-    if not peak.held_bytes and not device.reserved_bytes.peak:
+    if not peak.held_bytes and not _most(device.reserved_bytes):
         return f"Nothing was allocated on {card} (device {device.facts.device})."
     word = "allocated" if peak.basis is Basis.ALLOCATED else "requested"
     step = f" in step {peak.step}" if peak.step is not None else ""
     when = f"at {format_duration(peak.instant.time_ns)}" if peak.instant.event >= 0 else "at the start"
     event = f", event {format_count(peak.instant.event)}" if peak.instant.event >= 0 else ""
-    text = f"Peak {format_bytes(peak.held_bytes)} {word}{step} ({when}{event})"
+    most = "Peak" if device.reserved_bytes.peak is not None else "At least"
+    text = f"{most} {format_bytes(peak.held_bytes)} {word}{step} ({when}{event})"
     if capacity:
         text += f", {format_share(peak.held_bytes, capacity)} of {card}'s {format_bytes(capacity)}"
     else:
@@ -154,9 +160,16 @@ def _verdict(device: DeviceSummary) -> str:
     return f"{text}; {_headroom(device)}."
 
 
+def _most(figures: EndAndPeak) -> int:
+    """The peak, or the most that was recorded where the peak is not known."""
+    return figures.peak if figures.peak is not None else figures.peak_recorded or 0
+
+
 def _headroom(device: DeviceSummary) -> str:
     """What is left above the most that was reserved."""
-    reserved = format_bytes(device.reserved_bytes.peak or 0)
+    reserved = format_bytes(_most(device.reserved_bytes))
+    if device.reserved_bytes.peak is None:
+        return f"{reserved} reserved at most since recording began"
     headroom, limit = device.headroom_bytes, device.facts.memory_limit_bytes
     if headroom is None:
         return f"{reserved} reserved at most"
@@ -174,7 +187,7 @@ def _figure_table(device: DeviceSummary, page: Page) -> Iterator[Text]:
     yield Text(
         fit_left(label, _LABEL_WIDTH)
         + fit_right("end", _BYTES_WIDTH)
-        + fit_right("peak", _BYTES_WIDTH + 1)
+        + fit_right("peak" if device.reserved_bytes.peak is not None else "at least", _BYTES_WIDTH + 1)
         + (fit_right("of card", _SHARE_WIDTH + 2) if capacity else ""),
         style=theme.QUIET,
     )
@@ -187,10 +200,23 @@ def _figure_table(device: DeviceSummary, page: Page) -> Iterator[Text]:
         ("PyTorch said: allocated", device.torch_allocated_bytes, _ROUNDED if is_told_by_torch_alone else _AT_END),
         ("PyTorch said: reserved", device.torch_reserved_bytes, _AT_END),
     ]
-    for name, figures, remark in rows:
+    said = _said_the_same(device)
+    for name, figures, remark in rows[:4] if said else rows:
         if figures is not None:
             yield _figure_row(name, figures, capacity, remark, page)
     yield from _nvml_rows(device, page)
+    if said:
+        yield Text(said, style=theme.QUIET)
+
+
+def _said_the_same(device: DeviceSummary) -> str:
+    """That PyTorch's own figures are these, where all are; else ""."""
+    allocated, reserved = device.torch_allocated_bytes, device.torch_reserved_bytes
+    if allocated is None or reserved is None:
+        return ""
+    if allocated != device.allocated_bytes or reserved != device.reserved_bytes:
+        return ""
+    return f"PyTorch said the same at the end: allocated peak {_bytes_or_dash(allocated.peak)}"
 
 
 def _renumbered(device: DeviceSummary) -> bool:
@@ -198,10 +224,11 @@ def _renumbered(device: DeviceSummary) -> bool:
 
 
 def _figure_row(name: str, figures: EndAndPeak, capacity: int | None, remark: str, page: Page) -> Text:
-    share = format_share(figures.peak, capacity) if capacity and figures.peak is not None else ""
+    most = figures.peak if figures.peak is not None else figures.peak_recorded
+    share = format_share(most, capacity) if capacity and most is not None else ""
     row = Text(fit_left(name, _LABEL_WIDTH))
     row.append(fit_right(_bytes_or_dash(figures.end), _BYTES_WIDTH))
-    row.append(fit_right(_bytes_or_dash(figures.peak), _BYTES_WIDTH + 1), style=theme.FIGURE)
+    row.append(fit_right(_bytes_or_dash(most), _BYTES_WIDTH + 1), style=theme.FIGURE)
     if capacity:
         row.append(fit_right(share, _SHARE_WIDTH + 2))
     if remark and row.cell_len + 2 + len(remark) <= page.width:
@@ -237,6 +264,37 @@ def _nvml_rows(device: DeviceSummary, page: Page) -> Iterator[Text]:
 def _fact(name: str, text: str, page: Page) -> Text:
     lines = theme.wrap(text, page.width - 16)
     return Text(("\n" + " " * 16).join([fit_left(name, 16) + lines[0], *lines[1:]]))
+
+
+def _heap_facts(device: DeviceSummary, page: Page) -> Iterator[Text]:
+    """How the reserved bytes are used at the peak and at the end, and how the cache served."""
+    if device.heap_peak is not None:
+        yield _fact("at the peak", _heap_text(device.heap_peak), page)
+    if device.heap_end is not None:
+        yield _fact("at the end", _heap_text(device.heap_end), page)
+    cache = device.cache
+    if cache is not None and device.alloc_count:
+        garbage = cache.garbage_collection_count
+        collected = f", {counted(garbage, 'garbage collection')}" if garbage else ""
+        retries = "1 retry" if cache.retry_count == 1 else f"{format_count(cache.retry_count)} retries"
+        served = f"served {format_count(cache.hit_count)} of {counted(device.alloc_count, 'alloc')}"
+        share = format_share(cache.hit_count, device.alloc_count)
+        splits = counted(cache.split_count, "split")
+        yield _fact("cache", f"{served} ({share}), {splits}, {retries}{collected}", page)
+
+
+def _heap_text(heap: HeapFigures) -> str:
+    slack = f"slack {format_bytes(heap.slack_bytes)}"
+    pending = f", pending {format_bytes(heap.pending_bytes)}" if heap.pending_bytes else ""
+    if not heap.idle_bytes:
+        return f"{slack}{pending}, nothing idle"
+    largest = heap.largest_free
+    pools = [("large", largest.large_bytes), ("small", largest.small_bytes), ("private", largest.private_bytes)]
+    blocks = ", ".join(f"{format_bytes(byte_count)} {name}" for name, byte_count in pools if byte_count)
+    return (
+        f"{slack}{pending}, idle {format_bytes(heap.idle_bytes)}: {format_bytes(heap.releasable_bytes)} releasable, "
+        f"{format_bytes(heap.gap_bytes)} gaps; largest free {blocks}"
+    )
 
 
 def _segment_facts(device: DeviceSummary) -> str:
@@ -341,16 +399,19 @@ def _stack_rows(holding: Holding, page: Page) -> Iterator[Text]:
 
 
 def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]:
+    is_known = all(device.allocated_bytes is not None for summary in summaries for device in summary.devices)
+    held = "allocated" if is_known else "requested"
     yield Text(
-        fit_right("rank", 6) + fit_right("device", 8) + fit_right("requested", 12) + fit_right("reserved", 12)
+        fit_right("rank", 6) + fit_right("device", 8) + fit_right(held, 12) + fit_right("reserved", 12)
         + fit_right("of card", 9) + "  trace (figures are peaks)",
         style=theme.QUIET,
     )  # fmt: skip
     for summary in summaries:
         rank = "-" if summary.meta.rank is None else str(summary.meta.rank)
         for device in summary.devices:
-            reserved, capacity = device.reserved_bytes.peak or 0, device.facts.capacity_bytes or 0
+            reserved, capacity = _most(device.reserved_bytes), device.facts.capacity_bytes or 0
+            most = _most(device.allocated_bytes if is_known and device.allocated_bytes else device.requested_bytes)
             row = fit_right(rank, 6) + fit_right(str(device.facts.device), 8)
-            row += fit_right(format_bytes(device.requested_bytes.peak or 0), 12) + fit_right(format_bytes(reserved), 12)
+            row += fit_right(format_bytes(most), 12) + fit_right(format_bytes(reserved), 12)
             row += fit_right(format_share(reserved, capacity), 9) + "  "
             yield Text(row + theme.shorten_path(printable(summary.path), page.width - len(row), page.glyphs.ellipsis))

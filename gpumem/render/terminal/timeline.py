@@ -1,8 +1,8 @@
 """The curves drawn with characters, with a time axis, marks and a legend.
 
 Owns: the layout of `gpumem timeline`. Must not know: how points are found.
-Requested and reserved bytes differ by shade, not by colour alone: a column is solid up to the least requested in its
-time, medium up to the most requested, light up to the most reserved.
+Allocated (where blocks are not known: requested) and reserved bytes differ by shade, not by colour alone: a column is
+solid up to the least allocated in its time, medium up to the most allocated, light up to the most reserved.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from gpumem.analyses.timeline import DeviceTimeline, Timeline
+from gpumem.analyses.timeline import DeviceTimeline, Point, Timeline
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.theme import Page, fit_right
 from gpumem.render.text import printable
@@ -49,37 +49,38 @@ def render_timeline(timeline: Timeline, page: Page) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What a column of the plot spans: requested bytes least and most, reserved most."""
+    """What a column of the plot spans: allocated or requested bytes least and most, reserved most."""
 
-    requested_min: int
-    requested_max: int
+    held_min: int
+    held_max: int
     reserved_max: int
 
 
 def _device_lines(timeline: Timeline, device: DeviceTimeline, page: Page) -> Iterator[Text | str]:
     columns = _columns(timeline, device, plot_width(page))
-    requested = max(column.requested_max for column in columns)
+    held = max(column.held_max for column in columns)
     reserved = max(column.reserved_max for column in columns)
-    for line in theme.wrap(_verdict(device, requested, reserved), page.width):
+    for line in theme.wrap(_verdict(device, held, reserved), page.width):
         yield Text(line, style=theme.TITLE)
     yield ""
     capacity = device.facts.capacity_bytes
-    near = capacity if capacity and capacity <= CAPACITY_NEAR * max(reserved, requested) else None
-    yield from _plot(columns, max(reserved, requested, near or 0, 1), near, page)
+    near = capacity if capacity and capacity <= CAPACITY_NEAR * max(reserved, held) else None
+    yield from _plot(columns, max(reserved, held, near or 0, 1), near, page)
     yield from _time_axis(timeline, page)
     yield from _mark_rows(timeline, device, page)
     yield ""
-    for line in theme.wrap_items(_legend(page, near), page.width):
+    for line in theme.wrap_items(_legend(page, _held_word(device), near), page.width):
         yield Text(line, style=theme.QUIET)
     yield from _mark_legend(timeline, device, page)
 
 
-def _verdict(device: DeviceTimeline, requested: int, reserved: int) -> str:
+def _verdict(device: DeviceTimeline, held: int, reserved: int) -> str:
     number = device.facts.device
     name = f"{printable(device.facts.name)} (device {number})" if device.facts.name else f"Device {number}"
     capacity = device.facts.capacity_bytes
     share = f", {format_share(reserved, capacity)} of its {format_bytes(capacity)}" if capacity else ""
-    return f"{name}: {format_bytes(requested)} requested and {format_bytes(reserved)} reserved at most{share}."
+    word = _held_word(device)
+    return f"{name}: {format_bytes(held)} {word} and {format_bytes(reserved)} reserved at most{share}."
 
 
 def _columns(timeline: Timeline, device: DeviceTimeline, count: int) -> list[_Column]:
@@ -94,13 +95,22 @@ def _columns(timeline: Timeline, device: DeviceTimeline, count: int) -> list[_Co
         here = points[max(0, at - 1) : max(end, 1)]
         columns.append(
             _Column(
-                min(point.requested_bytes for point in here),
-                max(point.requested_bytes for point in here),
+                min(_held(point) for point in here),
+                max(_held(point) for point in here),
                 max(point.reserved_bytes for point in here),
             )
         )
         at = end
     return columns
+
+
+def _held(point: Point) -> int:
+    return point.requested_bytes if point.allocated_bytes is None else point.allocated_bytes
+
+
+def _held_word(device: DeviceTimeline) -> str:
+    """What the lower curve adds up."""
+    return "requested" if any(point.allocated_bytes is None for point in device.points) else "allocated"
 
 
 def _time_at(timeline: Timeline, column: int, count: int) -> int:
@@ -134,14 +144,14 @@ def _cell(column: _Column, row: int, top_bytes: int, page: Page) -> tuple[str, s
     def filled(level: int) -> float:
         return level * HEIGHT / top_bytes - row
 
-    if filled(column.requested_min) >= 0.5:
+    if filled(column.held_min) >= 0.5:
         return glyphs.full, theme.REQUESTED
-    if filled(column.requested_max) >= 0.5:
+    if filled(column.held_max) >= 0.5:
         return glyphs.medium, theme.REQUESTED
-    if filled(column.reserved_max) >= 0.5 or (row == 0 and column.reserved_max > column.requested_max):
+    if filled(column.reserved_max) >= 0.5 or (row == 0 and column.reserved_max > column.held_max):
         return glyphs.light, theme.RESERVED
-    eighths = int(max(0.0, min(1.0, filled(column.requested_max))) * 8)
-    if row == 0 and column.requested_max:
+    eighths = int(max(0.0, min(1.0, filled(column.held_max))) * 8)
+    if row == 0 and column.held_max:
         eighths = max(1, eighths)
     return glyphs.eighths[eighths], theme.REQUESTED
 
@@ -198,9 +208,9 @@ def _mark_rows(timeline: Timeline, device: DeviceTimeline, page: Page) -> Iterat
             yield Text(fit_right(label, LABEL_WIDTH) + "  ").append("".join(cells).rstrip(), style=style)
 
 
-def _legend(page: Page, capacity: int | None) -> list[str]:
+def _legend(page: Page, word: str, capacity: int | None) -> list[str]:
     glyphs = page.glyphs
-    parts = [f"{glyphs.full} requested", f"{glyphs.medium} requested for part of the time", f"{glyphs.light} reserved"]
+    parts = [f"{glyphs.full} {word}", f"{glyphs.medium} {word} for part of the time", f"{glyphs.light} reserved"]
     if capacity is not None:
         parts.append(f"{glyphs.dashed} the card's {format_bytes(capacity)}")
     return parts

@@ -119,8 +119,9 @@ def test_window_is_named(golden: Golden) -> None:
 
 
 def test_summary_of_a_device_fits_one_screen() -> None:
-    text = render_summaries([summarise_trace(training_trace(oom=True))], PAGES["80"])
-    assert len(text.plain.splitlines()) <= 25
+    for known, lines_max in ((False, 25), (True, 31)):
+        text = render_summaries([summarise_trace(training_trace(oom=True, block_bytes_known=known))], PAGES["80"])
+        assert len(text.plain.splitlines()) <= lines_max
 
 
 def checked(text: Text, page: Page) -> str:

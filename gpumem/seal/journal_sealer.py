@@ -197,8 +197,8 @@ class JournalSealer:
     def _current_filler(self) -> JournalFiller:
         """The filler that goes by the facts known now; one that went by others has sealed what it held."""
         facts = JournalFacts(self._entries.facts, str(self.path))
-        if len(self._entries.facts) != self._fact_count:
-            self._fact_count = len(self._entries.facts)
+        if self._entries.fact_count != self._fact_count:
+            self._fact_count = self._entries.fact_count
             self._fill_key = fill_key(facts)
         if self._filler is not None and self._filler.key == self._fill_key:
             return self._filler

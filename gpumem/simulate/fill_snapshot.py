@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from gpumem.abi.policy import EventDetails, HeapColumns
 from gpumem.importers.pytorch_snapshot import PytorchSnapshot
 from gpumem.importers.pytorch_snapshot_end import end_heaps
+from gpumem.simulate.end_heap import find_heap_difference
 from gpumem.simulate.fill import DeviceFill, describe_fills, filled_meta, unfollowed, with_details
 from gpumem.simulate.recorded_device import device_options, devices_of, recorded_limit
 from gpumem.simulate.replay import REPLAY_COLUMNS, TraceFollower, TraceReplay
@@ -50,22 +49,13 @@ def _judge(replayed: TraceReplay, ends: Mapping[int, HeapColumns]) -> list[Devic
     fills = []
     for fill in describe_fills(replayed):
         end = ends.get(fill.device)
-        if fill.known_until is None and end is not None and not is_same_heap(replayed.heaps[fill.device], end):
-            fill = unfollowed(
-                fill.device, "Replayed to their end, its events leave another heap than the segments show"
-            )
+        if fill.known_until is None and end is not None:
+            heap = replayed.heaps[fill.device]
+            difference = find_heap_difference(heap, end, last_requests=False)
+            if difference:
+                fill = unfollowed(fill.device, f"Replayed to their end, its events leave another heap: {difference}")
         fills.append(fill)
     return fills
-
-
-def is_same_heap(one: HeapColumns, other: HeapColumns) -> bool:
-    """Whether two heaps have the same segments and the same blocks in the same states."""
-    return all(
-        np.array_equal(getattr(one.segments, name), getattr(other.segments, name))
-        for name in ("address", "bytes", "stream", "is_small", "is_expandable")
-    ) and all(
-        np.array_equal(getattr(one.blocks, name), getattr(other.blocks, name)) for name in ("address", "bytes", "state")
-    )
 
 
 def _initial_blocks(

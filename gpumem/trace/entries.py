@@ -56,6 +56,7 @@ class JournalEntries:
         self.pools: dict[int, tuple[int, int]] = {}
         self.threads: dict[int, tuple[int, str]] = {}
         self.facts: dict[str, str] = {}
+        self.fact_count = 0
         self._readings: list[bytes] = []
         self._takers: Mapping[EntryKind, Callable[[int, bytes], None]] = {
             EntryKind.STRING: self._take_string,
@@ -165,6 +166,7 @@ class JournalEntries:
     def _take_fact(self, _: int, payload: bytes) -> None:
         key_bytes = int.from_bytes(payload[:4], "little")
         key = payload[4 : 4 + key_bytes].decode()
+        self.fact_count += 1
         self.facts[key] = payload[4 + key_bytes :].decode()
 
     def _take_reading(self, _: int, payload: bytes) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from gpumem.analyses.holdings import GroupBy, Holding
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, TraceSummary
 from gpumem.heap.figures import HeapFigures
 from gpumem.render.terminal import theme
+from gpumem.render.terminal.holders import holder_lines
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import printable, signal_text
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
@@ -21,18 +21,10 @@ from gpumem.vocabulary import Basis, EventIndex, TraceSource
 DEFAULT_TOP = 6
 _BYTES_WIDTH = 11
 _SHARE_WIDTH = 8
-_COUNT_WIDTH = 9
 _LABEL_WIDTH = 24
 _ROUNDED = "in blocks, rounded up"
 _AT_END = "its word at the end"
-_WITHOUT_KEY = {
-    GroupBy.STREAM: "(stream not known)",
-    GroupBy.THREAD: "(thread not known)",
-    GroupBy.POOL: "(default pools)",
-    GroupBy.SCOPE: "(outside any scope)",
-}
 _DEFAULT_STREAM = "0x0"
-STACK_FRAMES_SHOWN = 6
 
 
 def render_summaries(summaries: Sequence[TraceSummary], page: Page, *, top: int = DEFAULT_TOP) -> Text:
@@ -135,7 +127,7 @@ def _device_lines(device: DeviceSummary, page: Page, top: int) -> Iterator[Text 
     yield from _oom_facts(device, page)
     if device.alloc_count or device.peak.held_bytes:
         yield ""
-        yield from _holder_table(device, page, top)
+        yield from holder_lines(device.peak, page, top)
 
 
 def _card(device: DeviceSummary) -> str:
@@ -326,76 +318,6 @@ def _oom_facts(device: DeviceSummary, page: Page) -> Iterator[Text]:
         yield line
     if device.oom_count > len(shown):
         yield _fact("", f"and {counted(device.oom_count - len(shown), 'more time')}", page)
-
-
-def _holder_table(device: DeviceSummary, page: Page, top: int) -> Iterator[Text]:
-    peak = device.peak
-    by = peak.by or GroupBy.SITE
-    holdings = list(peak.by_site if peak.by is None else peak.by_key)
-    one = by.value
-    header = (
-        fit_right("bytes", _BYTES_WIDTH)
-        + fit_right("of peak", _SHARE_WIDTH + 1)
-        + fit_right("blocks", _COUNT_WIDTH)
-        + f"  {one} holding the peak of {format_bytes(peak.held_bytes)}"
-    )
-    yield Text(header, style=theme.QUIET)
-    with_key = [holding for holding in holdings if holding.key is not None]
-    for holding in with_key[:top]:
-        yield _holding_row(holding.held_bytes, peak.held_bytes, holding.block_count, _key_text(holding, by, page))
-        if by is GroupBy.STACK:
-            yield from _stack_rows(holding, page)
-    rest = with_key[top:]
-    if rest:
-        text = f"({counted(len(rest), f'more {one}')}; --top {len(with_key)} shows all)"
-        yield _holding_row(
-            sum(holding.held_bytes for holding in rest),
-            peak.held_bytes,
-            sum(holding.block_count for holding in rest),
-            text,
-        )
-    for holding in holdings:
-        if holding.key is None:
-            yield _holding_row(holding.held_bytes, peak.held_bytes, holding.block_count, _keyless_text(holding, by))
-
-
-def _keyless_text(holding: Holding, by: GroupBy) -> str:
-    if not holding.block_count:
-        return "(blocks whose events the recording lacks)"
-    return _WITHOUT_KEY.get(by, "(no Python stack: autograd's threads, C++ code)")
-
-
-def _holding_row(held_bytes: int, peak_bytes: int, block_count: int, text: str) -> Text:
-    row = Text().append(fit_right(format_bytes(held_bytes), _BYTES_WIDTH), style=theme.FIGURE)
-    row.append(fit_right(format_share(held_bytes, peak_bytes), _SHARE_WIDTH + 1))
-    row.append(fit_right(format_count(block_count), _COUNT_WIDTH))
-    row.append(f"  {text}")
-    return row
-
-
-def _key_text(holding: Holding, by: GroupBy, page: Page) -> str:
-    width = page.width - _BYTES_WIDTH - _SHARE_WIDTH - 1 - _COUNT_WIDTH - 2
-    site = holding.site
-    if by in (GroupBy.SITE, GroupBy.STACK) and site is not None:
-        return theme.site_text(site.file, site.line, site.function, width, page.glyphs.ellipsis)
-    if by is GroupBy.FUNCTION and site is not None:
-        function = theme.shorten(printable(site.function), width // 2, page.glyphs.ellipsis)
-        file = theme.shorten_path(printable(site.file), width - len(function) - 5, page.glyphs.ellipsis)
-        return f"{function} in {file}"
-    if by is GroupBy.STREAM and holding.key == _DEFAULT_STREAM:
-        return f"{_DEFAULT_STREAM} (the default stream)"
-    return theme.shorten_path(printable(holding.key or ""), width, page.glyphs.ellipsis)
-
-
-def _stack_rows(holding: Holding, page: Page) -> Iterator[Text]:
-    indent = " " * (_BYTES_WIDTH + 2)
-    shown = holding.stack[:STACK_FRAMES_SHOWN]
-    for frame in shown:
-        text = theme.site_text(frame.file, frame.line, frame.function, page.width - len(indent), page.glyphs.ellipsis)
-        yield Text(indent + text, style=theme.QUIET)
-    if len(holding.stack) > len(shown):
-        more = counted(len(holding.stack) - len(shown), "more frame")
-        yield Text(f"{indent}{page.glyphs.ellipsis} {more}", style=theme.QUIET)
 
 
 def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]:

@@ -20,6 +20,7 @@ _BYTES_WIDTH = 11
 _SHARE_WIDTH = 8
 _COUNT_WIDTH = 9
 STACK_FRAMES_SHOWN = 6
+_DEFAULT_STREAM = "0x0"
 _WITHOUT_KEY = {
     GroupBy.STREAM: "(stream not known)",
     GroupBy.THREAD: "(thread not known)",

@@ -24,7 +24,6 @@ _SHARE_WIDTH = 8
 _LABEL_WIDTH = 24
 _ROUNDED = "in blocks, rounded up"
 _AT_END = "its word at the end"
-_DEFAULT_STREAM = "0x0"
 
 
 def render_summaries(summaries: Sequence[TraceSummary], page: Page, *, top: int = DEFAULT_TOP) -> Text:

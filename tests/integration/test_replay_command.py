@@ -15,9 +15,10 @@ from gpumem.importers.open import open_trace
 from gpumem.vocabulary import EventKind
 from gpumem_cli.main import run_command_line
 from journal_maker import JournalMaker
-from recorded_snapshots import FACTS, FOLDER, NAMES, recorded_values, recording_path
+from recorded_snapshots import FACTS, NAMES, recorded_values, recording_path
 
-NATIVE = sorted((FOLDER / "native").glob("*.gpumem"))
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+NATIVE = sorted(SAMPLES.glob("*.gpumem"))
 LIMITS = {name: facts["limit"] for name, facts in FACTS.items() if "limit" in facts}
 SENTENCES = {
     "trunc": "The history begins in mid-run",
@@ -109,7 +110,7 @@ def test_what_gpumem_import_wrote_is_exact_too(name: str, tmp_path: Path, capsys
 
 
 def test_the_journal_of_a_killed_program_is_exact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = open_trace(FOLDER / "native" / "resnet50_train.gpumem")
+    trace = open_trace(SAMPLES / "resnet50_train.gpumem")
     path = tmp_path / "train.gpumem.journal"
     maker = JournalMaker(path, window_records=4096)
     maker.fact("source", "native")
@@ -121,12 +122,12 @@ def test_the_journal_of_a_killed_program_is_exact(tmp_path: Path, capsys: pytest
                 maker.record(EventKind(kind), address=address, requested_bytes=requested_bytes)
     device = replay_device(path, capture=capsys)
     assert device["exact"] is True
-    assert device["decisions"] == 6708
+    assert device["decisions"] == 12_378
     assert device["allocated_bytes_peak"] == 725_762_048
 
 
 def test_the_recorded_limit_is_that_of_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
-    document = replay(FOLDER / "native" / "out_of_memory.gpumem", capture=capsys)
+    document = replay(SAMPLES / "out_of_memory.gpumem", capture=capsys)
     assert document["memory_limit"]["bytes"] == 1 << 30
     assert document["gpu_memory_bytes"] == 150_109_880_320
     assert document["devices"][0]["oom_count"] == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import gpumem
+from gpumem.analyses.summary import summarise_trace
 from gpumem.units import GIB, MIB
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +25,17 @@ def test_sample_is_small_and_ended_whole(name: str) -> None:
     assert (trace.meta.records_lost, trace.meta.running, trace.meta.stacks_off) == (0, False, None)
     assert trace.meta.ended_by == ("exit 1" if name == "out_of_memory" else "exit")
     assert trace.meta.devices[0].name == "NVIDIA H200"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_peaks_are_those_that_pytorch_said(name: str) -> None:
+    trace = gpumem.open(SAMPLES / f"{name}.gpumem")
+    (device,) = summarise_trace(trace).devices
+    facts = trace.meta.devices[0]
+    assert trace.meta.block_bytes_known
+    assert device.allocated_bytes is not None
+    assert device.allocated_bytes.peak == facts.torch_allocated_bytes_peak
+    assert device.reserved_bytes.peak == facts.torch_reserved_bytes_peak
 
 
 @pytest.mark.parametrize("name", ["gpt2_train", "resnet50_train"])

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "mark", "open", "record", "scope", "step"]
+__all__ = ["Allocator", "OutOfMemoryError", "__version__", "mark", "open", "record", "scope", "step"]
 
 _HOMES = {
     "record": "gpumem.recorder.session",
     "mark": "gpumem.recorder.marks",
     "scope": "gpumem.recorder.marks",
     "step": "gpumem.recorder.marks",
+    "Allocator": "gpumem.allocator",
+    "OutOfMemoryError": "gpumem.errors",
 }
 
 # typing's own constant would cost an import in every process that is armed.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gpumem.allocator import Allocator
+    from gpumem.errors import OutOfMemoryError
     from gpumem.recorder.marks import mark, scope, step
     from gpumem.recorder.session import record
     from gpumem.simulate.opening import open_trace as open

@@ -13,6 +13,9 @@
         OutputUnwritable
           JournalUnmappable     a journal needs a file system that maps and reserves files
       TrackerUnavailable        exit 3: PyTorch's own allocator cannot be recorded here
+      DeviceUnavailable         exit 3: there is no such GPU, or it refuses
+      OutOfMemoryError          exit 3: our allocator cannot serve a request
+      DeviceFailed              exit 3: the driver reported an error
       NativeCoreError           exit 3: the native library is missing or does not match the Python code
 
 Owns: the tree and the exit codes. Must not know: how a message is shown. Our own bugs are assertions, not these.
@@ -91,3 +94,20 @@ class NativeCoreError(GpumemError):
 
 class TrackerUnavailable(GpumemError):
     """PyTorch's own allocator cannot be recorded here; the text says why and what to install."""
+
+
+class DeviceUnavailable(GpumemError):
+    """There is no such GPU, or its driver refuses; the text says why."""
+
+
+class DeviceFailed(GpumemError):
+    """The driver reported an error; the allocator's heap is as it was before the call."""
+
+
+class OutOfMemoryError(GpumemError, MemoryError):
+    """A request that our allocator cannot serve, after every attempt; `free_bytes` is what the device had left."""
+
+    def __init__(self, message: str, *, requested_bytes: int, free_bytes: int) -> None:
+        super().__init__(message)
+        self.requested_bytes = requested_bytes
+        self.free_bytes = free_bytes

@@ -81,6 +81,17 @@ class TraceSource(Enum):
     """No allocator was recorded: readings and marks only."""
 
 
+class AllocatorChoice(Enum):
+    """Which allocator serves a program that is recorded."""
+
+    AUTO = "auto"
+    """The program's own where it can be heard, as PyTorch's; else ours, as for CuPy."""
+    NATIVE = "native"
+    """The program's own, whether it can be heard or not."""
+    GPUMEM = "gpumem"
+    """Ours, for PyTorch and CuPy."""
+
+
 class MarkKind(Enum):
     """What set a mark."""
 

@@ -178,6 +178,8 @@ class Policy {
   Block* split_front(const Attempt& attempt);
   void take_from_list(const Attempt& attempt);
   void count_inactive_split(const Block* block, bool added);
+  void begin_net_split();
+  void end_net_split(bool is_small);
   bool merge(Block* block, Block* neighbour);
   void insert_free(Block* block);
   void erase_free(Block* block);
@@ -245,7 +247,15 @@ class Policy {
   std::unordered_map<const Block*, std::vector<uint64_t>> stream_uses_;  // streams named by record_stream
   std::vector<Block*> held_back_;                                        // freed while a capture was underway
 
+  // PyTorch counts what an operation changes of the inactive split blocks once, as a sum.
+  struct NetSplit {
+    bool is_open = false;
+    int64_t bytes = 0;
+    int64_t blocks = 0;
+  };
+
   Statistics statistics_;
+  NetSplit net_split_;
   const char* failed_call_ = "";
 };
 

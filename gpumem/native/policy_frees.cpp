@@ -46,9 +46,11 @@ void Policy::complete(Block* block, uint8_t kind) {
     counters.active_blocks.remove(1);
   });
   block->state = BlockState::kFree;
+  begin_net_split();
   if (merge(block, block->previous)) event.flags |= GM_FLAG_MERGED_PREVIOUS;
   if (merge(block, block->next)) event.flags |= GM_FLAG_MERGED_NEXT;
   insert_free(block);
+  end_net_split(pool->is_small);
   emit(event);
 }
 

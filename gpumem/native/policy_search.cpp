@@ -112,18 +112,20 @@ Block* Policy::split_front(const Attempt& attempt) {
   front->segment = block->segment;
   front->previous = block->previous;
   front->next = block;
+  begin_net_split();
   if (attempt.is_listed) count_inactive_split(block, false);
   (front->previous ? front->previous->next : block->segment->first) = front;
   block->previous = front;
   block->address += front->bytes;
   block->bytes -= front->bytes;
-  if (!attempt.is_listed) {
+  if (attempt.is_listed) {
+    count_inactive_split(block, true);
+    block->age_base = attempt.pool->search_count;
+    block->segment->lists->free.move_at(attempt.cursor);
+  } else {
     insert_free(block);
-    return front;
   }
-  count_inactive_split(block, true);
-  block->age_base = attempt.pool->search_count;
-  block->segment->lists->free.move_at(attempt.cursor);
+  end_net_split(attempt.pool->is_small);
   return front;
 }
 
@@ -168,6 +170,11 @@ void Policy::erase_free(Block* block) {
 
 void Policy::count_inactive_split(const Block* block, bool added) {
   if (block->segment->is_expandable() || is_whole_segment(block)) return;
+  if (net_split_.is_open) {
+    net_split_.bytes += added ? static_cast<int64_t>(block->bytes) : -static_cast<int64_t>(block->bytes);
+    net_split_.blocks += added ? 1 : -1;
+    return;
+  }
   statistics_.change(block->segment->pool->is_small, [&](PoolStatistics& counters) {
     if (added) {
       counters.inactive_split_bytes.add(block->bytes);
@@ -177,6 +184,22 @@ void Policy::count_inactive_split(const Block* block, bool added) {
       counters.inactive_split_blocks.remove(1);
     }
   });
+}
+
+void Policy::begin_net_split() {
+  net_split_ = NetSplit{true, 0, 0};
+}
+
+void Policy::end_net_split(bool is_small) {
+  auto apply = [](Counter& counter, int64_t change) {
+    if (change > 0) counter.add(static_cast<uint64_t>(change));
+    if (change < 0) counter.remove(static_cast<uint64_t>(-change));
+  };
+  statistics_.change(is_small, [&](PoolStatistics& counters) {
+    apply(counters.inactive_split_bytes, net_split_.bytes);
+    apply(counters.inactive_split_blocks, net_split_.blocks);
+  });
+  net_split_.is_open = false;
 }
 
 bool Policy::uses_expandable(const BlockPool& pool) const {

@@ -83,4 +83,26 @@ void list_heap(const Policy& policy, gm_heap_segments* segments, gm_heap_blocks*
   });
 }
 
+void fill_heap(const Policy& policy, HeapRows* rows) {
+  list_heap(policy, &rows->segments, &rows->blocks);
+  uint64_t segment_count = rows->segments.count;
+  uint64_t block_count = rows->blocks.count;
+  rows->words.resize(5 * segment_count + 3 * block_count + 1);
+  rows->bytes.resize(2 * segment_count + block_count + 1);
+  uint64_t* word = rows->words.data();
+  for (uint64_t** column : {&rows->segments.address, &rows->segments.bytes, &rows->segments.stream,
+                            &rows->segments.pool_first, &rows->segments.pool_second}) {
+    *column = word;
+    word += segment_count;
+  }
+  for (uint64_t** column : {&rows->blocks.address, &rows->blocks.bytes, &rows->blocks.requested_bytes}) {
+    *column = word;
+    word += block_count;
+  }
+  rows->segments.is_small = rows->bytes.data();
+  rows->segments.is_expandable = rows->segments.is_small + segment_count;
+  rows->blocks.state = rows->segments.is_expandable + segment_count;
+  list_heap(policy, &rows->segments, &rows->blocks);
+}
+
 }  // namespace gpumem

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "gpumem_policy.h"
 #include "policy.h"
@@ -26,6 +27,15 @@ bool has_columns(const gm_replay_events* events);
 
 // Fills rows of a policy's heap, reservations as their mapped ranges; null arrays: counts only.
 void list_heap(const Policy& policy, gm_heap_segments* segments, gm_heap_blocks* blocks);
+
+// A policy's heap with the columns it stands in.
+struct HeapRows {
+  gm_heap_segments segments = {};
+  gm_heap_blocks blocks = {};
+  std::vector<uint64_t> words;
+  std::vector<uint8_t> bytes;
+};
+void fill_heap(const Policy& policy, HeapRows* rows);
 
 // Nothing leaves through the C interface but a status; memory is all that can run out here.
 template <typename Body>

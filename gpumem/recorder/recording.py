@@ -45,6 +45,7 @@ class _Process:
         self.step_count = 0
         self.device_uuids: Mapping[DeviceOrdinal, str] | None = None
         self.versions: dict[str, str] = {}
+        self.has_own_allocator = False
         self.lock = threading.RLock()
 
 
@@ -129,6 +130,7 @@ def end(ended_by: str) -> None:
         add_versions({})
         _process.recording = None
         _process.armed = None
+        _process.has_own_allocator = False
         abi.stop_recording(ended_by)
 
 
@@ -150,9 +152,20 @@ def add_versions(versions: Mapping[str, str]) -> None:
         abi.record_fact("versions", json.dumps(_process.versions))
 
 
+def note_own_allocator() -> None:
+    """Takes in that the recording holds events of our own allocator, so that none of PyTorch's are missed."""
+    _process.has_own_allocator = True
+
+
+def has_own_allocator() -> bool:
+    """Whether events of our own allocator are in the recording."""
+    return _process.has_own_allocator
+
+
 def note_torch_missing() -> None:
-    """Says in the trace why it holds no allocations of PyTorch's."""
-    abi.record_fact("note:torch", json.dumps("The program did not import torch."))
+    """Says in the trace why it holds no allocations of PyTorch's, where it holds no others either."""
+    if not _process.has_own_allocator:
+        abi.record_fact("note:torch", json.dumps("The program did not import torch."))
 
 
 def take_step_number() -> int:

@@ -69,6 +69,7 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
             raise
         self._sealer = sealer
         atexit.register(self._stop_at_exit)
+        _record_own_allocators()
         if "torch" in sys.modules:
             torch_hook.attach_now()
         else:
@@ -114,6 +115,13 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
         if journal_folder != folder:
             self._spec = dataclasses.replace(self._spec, journal_folder=str(journal_folder))
             sys.stderr.write(f"gpumem: {folder} cannot map files, so the journal stands in {journal_folder}.\n")
+
+
+def _record_own_allocators() -> None:
+    """Has the state of our own allocators recorded, if this process has made any."""
+    own_allocators = sys.modules.get("gpumem.recorder.own_allocators")
+    if own_allocators is not None:
+        own_allocators.record_found()
 
 
 def finish_own_journal(sealer: Sealer, journal: Path) -> None:

@@ -85,7 +85,7 @@ def record_end_facts() -> None:
     """Writes what PyTorch itself counts at the end, limits and settings that changed, and why nothing was recorded."""
     torch = sys.modules.get("torch")
     reason = why_not_recorded()
-    if reason is not None:
+    if reason is not None and not recording.has_own_allocator():
         _record("note:torch", reason)
     if torch is None or not _hook.has_cuda_started:
         return

@@ -1,0 +1,377 @@
+"""Our own caching allocator in the native core, by ctypes.
+
+Owns: typed calls on gpumem/native/include/gpumem_allocator.h. Must not know: recordings, PyTorch, CuPy. Nothing is
+loaded until the first call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Mapping
+from ctypes import byref, c_char_p, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from gpumem import abi
+from gpumem.abi.allocator_layout import (
+    ALLOCATOR_ABI_HASH,
+    POOL_COUNTERS,
+    PROTOTYPES,
+    STATISTICS_COUNTS,
+    CAllocatorDevice,
+    CAllocatorOptions,
+    CAllocatorStatistics,
+    CCounter,
+    HeapTaker,
+)
+from gpumem.errors import DeviceUnavailable, NativeCoreError, UsageError
+from gpumem.vocabulary import BlockState
+
+NO_LIMIT = 2**64 - 1
+TEXT_CAPACITY = 1024
+_BLOCK_STATES = (BlockState.FREE, BlockState.ALLOCATED, BlockState.PENDING)
+
+
+class DeviceKind(IntEnum):
+    """gm_device_kind: what is behind an allocator."""
+
+    SIMULATED = 0
+    CUDA = 1
+
+
+class Status(IntEnum):
+    """How a call on an allocator went."""
+
+    OK = 0
+    BAD_ARGUMENT = 5
+    OUT_OF_MEMORY = 100
+    TOO_LARGE = 101
+    NOT_LIVE = 102
+    POOL_UNKNOWN = 103
+    DEVICE_FAILED = 104
+    BAD_SETTINGS = 105
+    UNSOUND = 106
+    NO_DEVICE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A figure now, at most since the last reset, and what came and went."""
+
+    current: int
+    peak: int
+    added: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounters:
+    """PyTorch's counters of one kind of pool."""
+
+    allocation: Counter
+    segment: Counter
+    active: Counter
+    inactive_split: Counter
+    allocated_bytes: Counter
+    reserved_bytes: Counter
+    active_bytes: Counter
+    inactive_split_bytes: Counter
+    requested_bytes: Counter
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorStatistics:
+    """Everything that an allocator counts, under PyTorch's names where it has one."""
+
+    all: PoolCounters
+    small_pool: PoolCounters
+    large_pool: PoolCounters
+    oversize_allocations: Counter
+    oversize_segments: Counter
+    num_alloc_retries: int
+    num_ooms: int
+    num_sync_all_streams: int
+    num_device_alloc: int
+    num_device_free: int
+    num_oom_rejections: int
+    max_split_bytes: int
+    """NO_LIMIT: blocks of any bytes are split."""
+    cache_hits: int
+    splits: int
+    releasable_bytes: int
+    gap_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDescription:
+    """The card behind an allocator."""
+
+    name: str
+    uuid: str | None
+    memory_bytes: int
+    free_bytes: int
+    limit_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeapBlock:
+    """A block of a live heap; `requested_bytes` of a free one is what its last owner had asked."""
+
+    address: int
+    block_bytes: int
+    requested_bytes: int
+    state: BlockState
+
+
+@dataclass(frozen=True, slots=True)
+class HeapSegment:
+    """A segment, or a contiguous mapped range of an expandable one, and the blocks that tile it."""
+
+    address: int
+    segment_bytes: int
+    stream: int
+    pool: tuple[int, int]
+    is_small: bool
+    is_expandable: bool
+    blocks: tuple[HeapBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveHeap:
+    """The whole heap of a device, and the position in the recording that it stands at."""
+
+    segments: tuple[HeapSegment, ...]
+    position: int
+
+
+class NativeAllocator:
+    """A native allocator of one device, by its handle; `owned` ones are destroyed by close()."""
+
+    def __init__(self, handle: int, *, owned: bool) -> None:
+        self._core = load_core()
+        self._handle: c_void_p | None = c_void_p(handle)
+        self._owned = owned
+
+    def close(self) -> None:
+        """Gives all memory back to the device."""
+        handle, self._handle = self._handle, None
+        if handle is not None and self._owned:
+            self._core.gm_allocator_destroy(handle)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._handle is None
+
+    def alloc(self, byte_count: int, stream: int) -> tuple[Status, int]:
+        """How it went, and the address (0 for zero bytes)."""
+        address = c_uint64()
+        status = self._core.gm_allocator_alloc(self._handle, byte_count, stream, byref(address))
+        return Status(status), address.value
+
+    def free(self, address: int) -> Status:
+        """NOT_LIVE where no block begins there."""
+        return Status(self._core.gm_allocator_free(self._handle, address))
+
+    def record_stream(self, address: int, stream: int) -> Status:
+        """Has the block's free wait for `stream`."""
+        return Status(self._core.gm_allocator_record_stream(self._handle, address, stream))
+
+    def empty_cache(self) -> Status:
+        """Gives idle segments back to the device."""
+        return Status(self._core.gm_allocator_empty_cache(self._handle))
+
+    def set_limit(self, limit_bytes: int | None) -> None:
+        """Lets the allocator take at most this much of the device; None: as much as there is."""
+        require_ok(self._core.gm_allocator_set_limit(self._handle, NO_LIMIT if limit_bytes is None else limit_bytes))
+
+    def hold_streams(self, held: bool) -> None:
+        """Has the simulated device's streams never finish by themselves, or at once."""
+        require_ok(self._core.gm_allocator_hold_streams(self._handle, int(held)))
+
+    def statistics(self) -> AllocatorStatistics:
+        """Everything that is counted, now."""
+        raw = CAllocatorStatistics()
+        require_ok(self._core.gm_allocator_get_statistics(self._handle, byref(raw)))
+        return AllocatorStatistics(
+            all=_pool_counters(raw.all),
+            small_pool=_pool_counters(raw.small_pool),
+            large_pool=_pool_counters(raw.large_pool),
+            oversize_allocations=_counter(raw.oversize_allocations),
+            oversize_segments=_counter(raw.oversize_segments),
+            **{name: getattr(raw, name) for name in STATISTICS_COUNTS},
+        )
+
+    def reset_peaks(self) -> None:
+        """Peaks are what is current, from now on."""
+        require_ok(self._core.gm_allocator_reset_peaks(self._handle))
+
+    def reset_accumulated(self) -> None:
+        """What came and went is counted from now on."""
+        require_ok(self._core.gm_allocator_reset_accumulated(self._handle))
+
+    def describe_device(self) -> DeviceDescription:
+        """The card: its name, bytes and limit."""
+        raw = CAllocatorDevice()
+        require_ok(self._core.gm_allocator_get_device(self._handle, byref(raw)))
+        return DeviceDescription(
+            name=raw.name.decode(errors="replace"),
+            uuid=raw.uuid.decode(errors="replace") or None,
+            memory_bytes=raw.memory_bytes,
+            free_bytes=raw.free_bytes,
+            limit_bytes=None if raw.limit_bytes == NO_LIMIT else raw.limit_bytes,
+        )
+
+    def describe_failure(self) -> str:
+        """How the last call that ended with DEVICE_FAILED failed, in the driver's words."""
+        text = ctypes.create_string_buffer(TEXT_CAPACITY)
+        require_ok(self._core.gm_allocator_get_failure(self._handle, text, TEXT_CAPACITY))
+        return text.value.decode(errors="replace")
+
+    def find_contradiction(self) -> str | None:
+        """Which conservation equation does not hold; None when all do. Walks the whole heap."""
+        text = ctypes.create_string_buffer(TEXT_CAPACITY)
+        status = Status(self._core.gm_allocator_check(self._handle, text, TEXT_CAPACITY))
+        return text.value.decode(errors="replace") if status is Status.UNSOUND else None
+
+    def heap(self) -> LiveHeap:
+        """Every segment and block now."""
+        taken: list[LiveHeap] = []
+
+        def take(_context: object, segments: Any, blocks: Any, position: int) -> None:
+            taken.append(_heap_of(segments.contents, blocks.contents, position))
+
+        require_ok(self._core.gm_allocator_take_heap(self._handle, HeapTaker(take), None))
+        return taken[0]
+
+
+def create_allocator(
+    kind: DeviceKind, *, device: int, settings: str, memory_bytes: int | None, limit_bytes: int | None = None
+) -> NativeAllocator:
+    """An allocator on a device; starts CUDA's context on a real one.
+
+    Raises UsageError for settings that PyTorch's allocator would refuse, DeviceUnavailable where there is no such GPU.
+    """
+    limit = NO_LIMIT if limit_bytes is None else limit_bytes
+    options = CAllocatorOptions(settings.encode(), memory_bytes or 0, limit, kind, device)
+    handle = c_void_p()
+    error = ctypes.create_string_buffer(TEXT_CAPACITY)
+    status = load_core().gm_allocator_create(byref(options), byref(handle), error, TEXT_CAPACITY)
+    reason = error.value.decode(errors="replace")
+    if status == Status.BAD_SETTINGS:
+        raise UsageError(reason)
+    if status == Status.NO_DEVICE:
+        raise DeviceUnavailable(
+            f'GPU {device} cannot be used: {reason}; gpumem doctor says more, and device="simulated" needs no GPU.'
+        )
+    require_ok(status)
+    assert handle.value is not None
+    return NativeAllocator(handle.value, owned=True)
+
+
+def count_gpus() -> tuple[int, str | None]:
+    """GPUs that the driver shows this process, and why there are none; starts no context."""
+    count = c_uint32()
+    error = ctypes.create_string_buffer(TEXT_CAPACITY)
+    status = load_core().gm_allocator_count_gpus(byref(count), error, TEXT_CAPACITY)
+    return count.value, error.value.decode(errors="replace") if status else None
+
+
+def prepare_torch(settings: str, limit_bytes: int | None) -> None:
+    """Settings of the allocators that PyTorch will get; raises UsageError when they are not the allocator's."""
+    error = ctypes.create_string_buffer(TEXT_CAPACITY)
+    limit = NO_LIMIT if limit_bytes is None else limit_bytes
+    status = load_core().gm_torch_prepare(settings.encode(), limit, error, TEXT_CAPACITY)
+    if status == Status.BAD_SETTINGS:
+        raise UsageError(error.value.decode(errors="replace"))
+    require_ok(status)
+
+
+def torch_allocator(device: int) -> NativeAllocator | None:
+    """The allocator that serves PyTorch on a device; None while it has been asked for nothing."""
+    handle = load_core().gm_torch_allocator(device)
+    return NativeAllocator(handle, owned=False) if handle else None
+
+
+def answer_cache_info() -> str | None:
+    """Makes cudnn.benchmark work under our allocator; why not, where this PyTorch does not let it."""
+    reason = ctypes.create_string_buffer(TEXT_CAPACITY)
+    status = load_core().gm_torch_answer_cache_info(reason, TEXT_CAPACITY)
+    return reason.value.decode(errors="replace") if status else None
+
+
+def statistics_by_name(statistics: AllocatorStatistics) -> Mapping[str, Mapping[str, Counter]]:
+    """The counters as PyTorch nests them: name, then "all", "small_pool", "large_pool"."""
+    pools = {
+        "all": statistics.all,
+        "small_pool": statistics.small_pool,
+        "large_pool": statistics.large_pool,
+    }
+    return {name: {pool: getattr(counters, name) for pool, counters in pools.items()} for name in POOL_COUNTERS}
+
+
+def _counter(raw: CCounter) -> Counter:
+    return Counter(raw.current, raw.peak, raw.added, raw.removed)
+
+
+def _pool_counters(raw: Any) -> PoolCounters:
+    return PoolCounters(**{name: _counter(getattr(raw, name)) for name in POOL_COUNTERS})
+
+
+def _heap_of(segments: Any, blocks: Any, position: int) -> LiveHeap:
+    found = []
+    row = 0
+    for number in range(segments.count):
+        end = segments.address[number] + segments.bytes[number]
+        tiles = []
+        while row < blocks.count and blocks.address[row] < end:
+            tiles.append(
+                HeapBlock(
+                    blocks.address[row],
+                    blocks.bytes[row],
+                    blocks.requested_bytes[row],
+                    _BLOCK_STATES[blocks.state[row]],
+                )
+            )
+            row += 1
+        found.append(
+            HeapSegment(
+                address=segments.address[number],
+                segment_bytes=segments.bytes[number],
+                stream=segments.stream[number],
+                pool=(segments.pool_first[number], segments.pool_second[number]),
+                is_small=bool(segments.is_small[number]),
+                is_expandable=bool(segments.is_expandable[number]),
+                blocks=tuple(tiles),
+            )
+        )
+    return LiveHeap(tuple(found), position)
+
+
+@functools.cache
+def load_core() -> ctypes.CDLL:
+    """The native library with the allocator's prototypes set."""
+    path = abi.library_path()
+    try:
+        core = ctypes.CDLL(str(path))
+        core.gm_allocator_abi_hash.restype = c_char_p
+        found = core.gm_allocator_abi_hash().decode()
+    except (OSError, AttributeError) as error:
+        raise NativeCoreError(f"{path} cannot be loaded ({error}); install gpumem again.") from error
+    if found != ALLOCATOR_ABI_HASH:
+        raise NativeCoreError(
+            f"{path} was built from another version of gpumem (interface {found[:12]}, needed "
+            f"{ALLOCATOR_ABI_HASH[:12]}); install gpumem again."
+        )
+    for name, (result, arguments) in PROTOTYPES.items():
+        function = getattr(core, name)
+        function.restype = result
+        function.argtypes = arguments
+    return core
+
+
+def require_ok(status: int) -> None:
+    """Raises NativeCoreError for a status that no caller can have caused."""
+    if status:
+        raise NativeCoreError(f"The native allocator refused a call (status {status}); please report this.")

@@ -1,0 +1,194 @@
+"""gpumem.Allocator: our instrumented caching allocator for programs that allocate by themselves.
+
+Owns: the public calls, their errors' texts. Must not know: how memory is found (the native policy), how it is recorded
+(recorder/own_allocators.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal
+
+from gpumem.abi.allocator import AllocatorStatistics, DeviceKind, HeapSegment, NativeAllocator, Status
+from gpumem.errors import DeviceFailed, OutOfMemoryError, UsageError
+from gpumem.recorder import own_allocators
+from gpumem.units import GIB, format_bytes
+
+SIMULATED_MEMORY_BYTES = 24 * GIB
+"""What the simulated device has where nothing else is said."""
+_KINDS = {"simulated": DeviceKind.SIMULATED, "cuda": DeviceKind.CUDA}
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorStats:
+    """What an allocator holds, now and at most: reserved = allocated + pending + idle; idle = releasable + gaps."""
+
+    allocated_bytes: int
+    allocated_bytes_peak: int
+    active_bytes: int
+    active_bytes_peak: int
+    requested_bytes: int
+    requested_bytes_peak: int
+    reserved_bytes: int
+    reserved_bytes_peak: int
+    releasable_bytes: int
+    gap_bytes: int
+    segment_count: int
+    block_count: int
+    cache_hit_count: int
+    split_count: int
+    retry_count: int
+    oom_count: int
+
+    @property
+    def pending_bytes(self) -> int:
+        """Freed, but another stream still uses it."""
+        return self.active_bytes - self.allocated_bytes
+
+    @property
+    def idle_bytes(self) -> int:
+        """Reserved and not in use."""
+        return self.reserved_bytes - self.active_bytes
+
+
+class Allocator:
+    """A caching allocator that follows PyTorch's rules to the byte, on a GPU or on a simulated one.
+
+    `device`: "cuda" for GPU number `index` of those the program sees, or "simulated", which needs no GPU and hands out
+    addresses without memory. `settings`: what PYTORCH_CUDA_ALLOC_CONF takes. `memory_bytes`: as if the card had no
+    more. Under `gpumem run` or `gpumem.record()` every event is recorded. May be used from any thread.
+    """
+
+    def __init__(
+        self,
+        device: Literal["simulated", "cuda"] = "cuda",
+        index: int = 0,
+        settings: str = "",
+        memory_bytes: int | None = None,
+    ) -> None:
+        self._native: NativeAllocator | None = None
+        if device not in _KINDS:
+            raise UsageError(f'"{device}" is no kind of device; an Allocator is on "cuda" or "simulated".')
+        if not 0 <= index < 128 or (memory_bytes is not None and memory_bytes <= 0):
+            raise UsageError("An Allocator's index is 0 to 127, and its memory_bytes more than 0.")
+        if memory_bytes is None and device == "simulated":
+            memory_bytes = SIMULATED_MEMORY_BYTES
+        self._index = index
+        self._native = own_allocators.start_allocator(
+            _KINDS[device], index, settings=settings, memory_bytes=memory_bytes
+        )
+
+    def alloc(self, bytes: int, stream: int = 0) -> int:
+        """Address of a block of at least `bytes` for work on `stream` (a raw handle); 0 for no bytes.
+
+        Raises OutOfMemoryError, DeviceFailed.
+        """
+        if bytes < 0:
+            raise UsageError(f"{bytes} bytes cannot be allocated.")
+        native = self._open()
+        status, address = native.alloc(bytes, stream)
+        if status is not Status.OK:
+            raise self._refusal(native, status, bytes)
+        return address
+
+    def free(self, address: int) -> None:
+        """Takes the block back: at once, or when the streams that record_stream() named are done with it."""
+        if address:
+            self._check(self._open().free(address), address)
+
+    def record_stream(self, address: int, stream: int) -> None:
+        """Says that `stream` uses the block too, so that its free waits for the work queued there by then."""
+        self._check(self._open().record_stream(address, stream), address)
+
+    def empty_cache(self) -> None:
+        """Gives every segment without a block in use back to the driver."""
+        self._check(self._open().empty_cache(), 0)
+
+    def stats(self) -> AllocatorStats:
+        """What is held now and was held at most."""
+        return _stats_of(self._open().statistics())
+
+    def snapshot(self) -> tuple[HeapSegment, ...]:
+        """Every segment with the blocks that tile it, ascending by address."""
+        return self._open().heap().segments
+
+    def reset_peaks(self) -> None:
+        """Peaks count from what is held now."""
+        self._open().reset_peaks()
+
+    def close(self) -> None:
+        """Gives all memory back; blocks still held are freed first. Harmless when closed."""
+        native, self._native = self._native, None
+        if native is not None:
+            own_allocators.end_allocator(native)
+
+    def __enter__(self) -> Allocator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the program's end blocks stay as they are: a recording shows what it held to the last.
+        if self._native is not None and not is_finalizing():
+            self.close()
+
+    def _open(self) -> NativeAllocator:
+        if self._native is None:
+            raise UsageError("This Allocator has been closed; make another one.")
+        return self._native
+
+    def _check(self, status: Status, address: int) -> None:
+        if status is Status.NOT_LIVE:
+            raise UsageError(f"{address:#x} is no block that this allocator has handed out and not yet taken back.")
+        if status is Status.DEVICE_FAILED:
+            raise DeviceFailed(f"GPU {self._index} failed while {self._open().describe_failure()}.")
+        assert status is Status.OK, status
+
+    def _refusal(self, native: NativeAllocator, status: Status, byte_count: int) -> Exception:
+        if status is Status.TOO_LARGE:
+            message = f"{byte_count} bytes cannot be allocated: a request is 1 EiB at most."
+            return OutOfMemoryError(message, requested_bytes=byte_count, free_bytes=0)
+        if status is not Status.OUT_OF_MEMORY:
+            self._check(status, 0)
+        return describe_out_of_memory(native, self._index, byte_count)
+
+
+def describe_out_of_memory(native: NativeAllocator, index: int, byte_count: int) -> OutOfMemoryError:
+    """The error for a request that was refused, with what the device and the allocator hold."""
+    device, counted = native.describe_device(), native.statistics().all
+    allocated, reserved = counted.allocated_bytes.current, counted.reserved_bytes.current
+    limit = "" if device.limit_bytes is None else f" The limit is {format_bytes(device.limit_bytes)}."
+    message = (
+        f"Out of memory on device {index} ({device.name}): {format_bytes(byte_count)} were asked for, "
+        f"{format_bytes(device.free_bytes)} of {format_bytes(device.memory_bytes)} are free. This allocator holds "
+        f"{format_bytes(reserved)}, of which {format_bytes(allocated)} are in use.{limit} Free blocks, or ask for less."
+    )
+    return OutOfMemoryError(message, requested_bytes=byte_count, free_bytes=device.free_bytes)
+
+
+def _stats_of(counted: AllocatorStatistics) -> AllocatorStats:
+    both = counted.all
+    return AllocatorStats(
+        allocated_bytes=both.allocated_bytes.current,
+        allocated_bytes_peak=both.allocated_bytes.peak,
+        active_bytes=both.active_bytes.current,
+        active_bytes_peak=both.active_bytes.peak,
+        requested_bytes=both.requested_bytes.current,
+        requested_bytes_peak=both.requested_bytes.peak,
+        reserved_bytes=both.reserved_bytes.current,
+        reserved_bytes_peak=both.reserved_bytes.peak,
+        releasable_bytes=counted.releasable_bytes,
+        gap_bytes=counted.gap_bytes,
+        segment_count=both.segment.current,
+        block_count=both.allocation.current,
+        cache_hit_count=counted.cache_hits,
+        split_count=counted.splits,
+        retry_count=counted.num_alloc_retries,
+        oom_count=counted.num_ooms,
+    )

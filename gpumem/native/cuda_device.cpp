@@ -1,0 +1,289 @@
+// A real GPU behind the device seam; see the header.
+#include "cuda_device.h"
+
+#include <cstdio>
+
+#include "check.h"
+
+namespace gpumem {
+namespace {
+
+cuda::Stream stream_of(uint64_t handle) {
+  return reinterpret_cast<cuda::Stream>(static_cast<uintptr_t>(handle));
+}
+
+std::string spell_uuid(const cuda::Uuid& uuid) {
+  std::string text = "GPU-";
+  char digits[3];
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    std::snprintf(digits, sizeof digits, "%02x", uuid.bytes[i]);
+    text += digits;
+  }
+  return text;
+}
+
+}  // namespace
+
+// The primary context is current, and captures are no hindrance, while one of these lives.
+class CudaDevice::Call {
+ public:
+  explicit Call(CudaDevice* device) : driver_(*device->driver_) {
+    cuda::Context current = nullptr;
+    if (driver_.get_current_context(&current) != cuda::kSuccess || current != device->context_)
+      is_pushed_ = driver_.push_context(device->context_) == cuda::kSuccess;
+    is_relaxed_ = driver_.exchange_capture_mode(&mode_) == cuda::kSuccess;
+  }
+  ~Call() {
+    if (is_relaxed_) driver_.exchange_capture_mode(&mode_);
+    cuda::Context popped = nullptr;
+    if (is_pushed_) driver_.pop_context(&popped);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+ private:
+  const cuda::Functions& driver_;
+  int mode_ = cuda::kCaptureRelaxed;
+  bool is_pushed_ = false;
+  bool is_relaxed_ = false;
+};
+
+std::unique_ptr<CudaDevice> CudaDevice::open(int ordinal, uint64_t memory_bytes, std::string* why) {
+  const cuda::Functions* driver = cuda::driver(why);
+  if (!driver) return nullptr;
+  int count = 0;
+  cuda::Result result = driver->get_device_count(&count);
+  cuda::DeviceNumber number = 0;
+  if (result == cuda::kSuccess && ordinal < count) result = driver->get_device(&number, ordinal);
+  if (result != cuda::kSuccess) {
+    *why = cuda::describe(*driver, "cuDeviceGet", result);
+    return nullptr;
+  }
+  if (ordinal >= count) {
+    *why = "the program sees " + std::to_string(count) + " GPUs";
+    return nullptr;
+  }
+  std::unique_ptr<CudaDevice> device(new CudaDevice(driver, number));
+  if (!device->start(memory_bytes, why)) return nullptr;
+  return device;
+}
+
+CudaDevice::CudaDevice(const cuda::Functions* driver, cuda::DeviceNumber device) : driver_(driver), device_(device) {}
+
+bool CudaDevice::start(uint64_t memory_bytes, std::string* why) {
+  char name[256] = "";
+  cuda::Uuid uuid{};
+  size_t card_bytes = 0;
+  const char* call = "cuDeviceGetName";
+  cuda::Result result = driver_->get_device_name(name, sizeof name, device_);
+  if (result == cuda::kSuccess) result = driver_->get_device_uuid(&uuid, device_), call = "cuDeviceGetUuid";
+  if (result == cuda::kSuccess) result = driver_->get_device_bytes(&card_bytes, device_), call = "cuDeviceTotalMem";
+  if (result == cuda::kSuccess)
+    result = driver_->retain_primary_context(&context_, device_), call = "cuDevicePrimaryCtxRetain";
+  if (result != cuda::kSuccess) {
+    context_ = nullptr;
+    *why = cuda::describe(*driver_, call, result);
+    return false;
+  }
+  name_ = name;
+  uuid_ = spell_uuid(uuid);
+  budget_bytes_ = memory_bytes < card_bytes ? memory_bytes : 0;
+  memory_bytes_ = budget_bytes_ ? budget_bytes_ : card_bytes;
+  int value = 0;
+  rdma_capable_ = driver_->get_device_attribute(&value, cuda::kAttributeRdmaWithVirtualMemory, device_) ==
+                      cuda::kSuccess &&
+                  value != 0;
+  return true;
+}
+
+// Memory that is still out goes with the context; errors mean that the driver is going or gone.
+CudaDevice::~CudaDevice() {
+  if (!context_) return;
+  {
+    Call call(this);
+    for (auto& [handle, events] : streams_)
+      for (RecordedEvent& recorded : events) idle_events_.push_back(recorded.event);
+    for (cuda::Event event : idle_events_) driver_->destroy_event(event);
+  }
+  driver_->release_primary_context(device_);
+}
+
+DeviceStatus CudaDevice::status_of(const char* call, cuda::Result result) {
+  if (result == cuda::kSuccess) return DeviceStatus::kOk;
+  if (result == cuda::kOutOfMemory) return DeviceStatus::kNoMemory;
+  last_error_ = cuda::describe(*driver_, call, result);
+  return DeviceStatus::kFailed;
+}
+
+DeviceStatus CudaDevice::alloc_segment(const RangeRequest& request, uint64_t* address) {
+  if (exceeds_budget(request.bytes)) return DeviceStatus::kNoMemory;
+  Call call(this);
+  cuda::Address given = 0;
+  DeviceStatus status = status_of("cuMemAlloc", driver_->alloc_memory(&given, request.bytes));
+  if (status != DeviceStatus::kOk) return status;
+  *address = given;
+  used_bytes_ += request.bytes;
+  return status;
+}
+
+DeviceStatus CudaDevice::free_segment(uint64_t address, uint64_t bytes) {
+  Call call(this);
+  DeviceStatus status = status_of("cuMemFree", driver_->free_memory(address));
+  if (status == DeviceStatus::kOk) used_bytes_ -= bytes;
+  return status;
+}
+
+DeviceStatus CudaDevice::reserve(const RangeRequest& request, uint64_t* address) {
+  Call call(this);
+  int has_virtual_memory = 0;
+  driver_->get_device_attribute(&has_virtual_memory, cuda::kAttributeVirtualMemory, device_);
+  if (!has_virtual_memory) {
+    last_error_ = "this GPU cannot map memory by pages, which expandable_segments needs";
+    return DeviceStatus::kFailed;
+  }
+  cuda::Address given = 0;
+  DeviceStatus status = status_of("cuMemAddressReserve", driver_->reserve_address(&given, request.bytes, 0, 0, 0));
+  if (status != DeviceStatus::kOk) return status;
+  reservations_[given] = request.page_bytes;
+  *address = given;
+  return status;
+}
+
+uint64_t CudaDevice::page_bytes_at(uint64_t address) const {
+  auto after = reservations_.upper_bound(address);
+  GM_CHECK(after != reservations_.begin());
+  return std::prev(after)->second;
+}
+
+// Page by page, since a page is given back alone later. What was mapped before a failure is unmapped again.
+DeviceStatus CudaDevice::map(uint64_t address, uint64_t bytes) {
+  if (exceeds_budget(bytes)) return DeviceStatus::kNoMemory;
+  Call call(this);
+  uint64_t page_bytes = page_bytes_at(address);
+  DeviceStatus status = DeviceStatus::kOk;
+  uint64_t mapped_bytes = 0;
+  while (status == DeviceStatus::kOk && mapped_bytes < bytes) {
+    status = map_page(address + mapped_bytes, page_bytes);
+    if (status == DeviceStatus::kOk) mapped_bytes += page_bytes;
+  }
+  if (status == DeviceStatus::kOk) {
+    cuda::AccessDescription access{{cuda::kLocationDevice, device_}, cuda::kAccessReadWrite};
+    status = status_of("cuMemSetAccess", driver_->set_access(address, bytes, &access, 1));
+  }
+  if (status != DeviceStatus::kOk)
+    unmap_pages(address, mapped_bytes, page_bytes);
+  else
+    used_bytes_ += bytes;
+  return status;
+}
+
+// The handle is let go at once: the memory lives as long as it is mapped.
+DeviceStatus CudaDevice::map_page(uint64_t address, uint64_t page_bytes) {
+  cuda::AllocationProperties properties{};
+  properties.type = cuda::kAllocationPinned;
+  properties.location = {cuda::kLocationDevice, device_};
+  properties.rdma_capable = rdma_capable_;
+  cuda::MemoryHandle handle = 0;
+  DeviceStatus status = status_of("cuMemCreate", driver_->create_memory(&handle, page_bytes, &properties, 0));
+  if (status != DeviceStatus::kOk) return status;
+  status = status_of("cuMemMap", driver_->map_memory(address, page_bytes, 0, handle, 0));
+  driver_->release_memory(handle);
+  return status;
+}
+
+void CudaDevice::unmap_pages(uint64_t address, uint64_t bytes, uint64_t page_bytes) {
+  for (uint64_t offset = 0; offset < bytes; offset += page_bytes) driver_->unmap_memory(address + offset, page_bytes);
+}
+
+// A page that cannot be unmapped means a broken context, in which nothing else works either.
+DeviceStatus CudaDevice::unmap(uint64_t address, uint64_t bytes) {
+  Call call(this);
+  uint64_t page_bytes = page_bytes_at(address);
+  for (uint64_t offset = 0; offset < bytes; offset += page_bytes) {
+    DeviceStatus status = status_of("cuMemUnmap", driver_->unmap_memory(address + offset, page_bytes));
+    if (status != DeviceStatus::kOk) return DeviceStatus::kFailed;
+  }
+  used_bytes_ -= bytes;
+  return DeviceStatus::kOk;
+}
+
+DeviceStatus CudaDevice::release_reservation(uint64_t address, uint64_t bytes) {
+  Call call(this);
+  DeviceStatus status = status_of("cuMemAddressFree", driver_->free_address(address, bytes));
+  if (status == DeviceStatus::kOk) reservations_.erase(address);
+  return status;
+}
+
+DeviceStatus CudaDevice::take_event(cuda::Event* event) {
+  if (idle_events_.empty()) return status_of("cuEventCreate", driver_->create_event(event, cuda::kEventWithoutTiming));
+  *event = idle_events_.back();
+  idle_events_.pop_back();
+  return DeviceStatus::kOk;
+}
+
+DeviceStatus CudaDevice::record_event(uint64_t stream, DeviceEvent* event) {
+  Call call(this);
+  cuda::Event taken = nullptr;
+  DeviceStatus status = take_event(&taken);
+  if (status != DeviceStatus::kOk) return DeviceStatus::kFailed;
+  status = status_of("cuEventRecord", driver_->record_event(taken, stream_of(stream)));
+  if (status != DeviceStatus::kOk) {
+    idle_events_.push_back(taken);
+    return DeviceStatus::kFailed;
+  }
+  event->value = next_event_++;
+  streams_[stream].push_back(RecordedEvent{taken, event->value});
+  return status;
+}
+
+void CudaDevice::finish_first(std::map<uint64_t, StreamEvents>::iterator stream, DeviceEvent* event) {
+  event->value = stream->second.front().value;
+  idle_events_.push_back(stream->second.front().event);
+  stream->second.pop_front();
+  if (stream->second.empty()) streams_.erase(stream);
+}
+
+DeviceStatus CudaDevice::poll_event(DeviceEvent* event, bool* found) {
+  *found = false;
+  if (streams_.empty()) return DeviceStatus::kOk;
+  Call call(this);
+  for (auto stream = streams_.begin(); stream != streams_.end(); ++stream) {
+    cuda::Result result = driver_->query_event(stream->second.front().event);
+    if (result == cuda::kNotReady) continue;
+    if (result != cuda::kSuccess) return status_of("cuEventQuery", result);
+    finish_first(stream, event);
+    *found = true;
+    break;
+  }
+  return DeviceStatus::kOk;
+}
+
+DeviceStatus CudaDevice::wait_event(DeviceEvent* event) {
+  GM_CHECK(!streams_.empty());
+  Call call(this);
+  auto stream = streams_.begin();
+  DeviceStatus status = status_of("cuEventSynchronize", driver_->wait_event(stream->second.front().event));
+  if (status == DeviceStatus::kOk) finish_first(stream, event);
+  return status;
+}
+
+DeviceStatus CudaDevice::synchronise(uint64_t stream) {
+  Call call(this);
+  return status_of("cuStreamSynchronize", driver_->wait_stream(stream_of(stream)));
+}
+
+DeviceStatus CudaDevice::memory(DeviceMemory* memory) {
+  Call call(this);
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  DeviceStatus status = status_of("cuMemGetInfo", driver_->get_memory_info(&free_bytes, &total_bytes));
+  if (status != DeviceStatus::kOk) return status;
+  *memory = DeviceMemory{free_bytes, total_bytes};
+  if (budget_bytes_)
+    *memory = DeviceMemory{free_bytes < budget_bytes_ - used_bytes_ ? free_bytes : budget_bytes_ - used_bytes_,
+                           budget_bytes_};
+  return status;
+}
+
+}  // namespace gpumem

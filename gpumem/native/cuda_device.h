@@ -1,0 +1,79 @@
+// A real GPU behind the device seam, through its driver.
+//
+// Owns: the primary context while it lives, the ranges and events it handed out, the driver's last error. Must not
+// know: pools, blocks, who asked. One lock around each call is the caller's.
+//
+// Each call makes the primary context current for its duration and lets the driver act although some stream may be
+// captured into a CUDA graph.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda_driver.h"
+#include "device.h"
+
+namespace gpumem {
+
+class CudaDevice : public Device {
+ public:
+  // The device of the program's ordinal; null with the reason. `memory_bytes`: pretends that the card has no more; 0
+  // takes it as it is.
+  static std::unique_ptr<CudaDevice> open(int ordinal, uint64_t memory_bytes, std::string* why);
+  ~CudaDevice() override;
+
+  DeviceStatus alloc_segment(const RangeRequest& request, uint64_t* address) override;
+  DeviceStatus free_segment(uint64_t address, uint64_t bytes) override;
+  DeviceStatus reserve(const RangeRequest& request, uint64_t* address) override;
+  DeviceStatus map(uint64_t address, uint64_t bytes) override;
+  DeviceStatus unmap(uint64_t address, uint64_t bytes) override;
+  DeviceStatus release_reservation(uint64_t address, uint64_t bytes) override;
+  DeviceStatus record_event(uint64_t stream, DeviceEvent* event) override;
+  DeviceStatus poll_event(DeviceEvent* event, bool* found) override;
+  DeviceStatus wait_event(DeviceEvent* event) override;
+  DeviceStatus synchronise(uint64_t stream) override;
+  DeviceStatus memory(DeviceMemory* memory) override;
+
+  const std::string& name() const { return name_; }
+  const std::string& uuid() const { return uuid_; }  // in NVML's spelling
+  uint64_t memory_bytes() const { return memory_bytes_; }
+  const std::string& last_error() const { return last_error_; }  // "" none
+
+ private:
+  class Call;
+  struct RecordedEvent {
+    cuda::Event event;
+    uint64_t value;
+  };
+  using StreamEvents = std::deque<RecordedEvent>;  // in the order of the stream's work
+
+  CudaDevice(const cuda::Functions* driver, cuda::DeviceNumber device);
+  bool start(uint64_t memory_bytes, std::string* why);
+  DeviceStatus status_of(const char* call, cuda::Result result);
+  bool exceeds_budget(uint64_t bytes) const { return budget_bytes_ != 0 && bytes > budget_bytes_ - used_bytes_; }
+  DeviceStatus map_page(uint64_t address, uint64_t page_bytes);
+  void unmap_pages(uint64_t address, uint64_t bytes, uint64_t page_bytes);
+  uint64_t page_bytes_at(uint64_t address) const;
+  DeviceStatus take_event(cuda::Event* event);
+  void finish_first(std::map<uint64_t, StreamEvents>::iterator stream, DeviceEvent* event);
+
+  const cuda::Functions* driver_;
+  cuda::DeviceNumber device_;
+  cuda::Context context_ = nullptr;
+  std::string name_;
+  std::string uuid_;
+  uint64_t memory_bytes_ = 0;  // of the card, or of the smaller one it stands for
+  uint64_t budget_bytes_ = 0;  // 0: the driver alone decides
+  uint64_t used_bytes_ = 0;    // segments and mapped pages
+  bool rdma_capable_ = false;
+  std::map<uint64_t, uint64_t> reservations_;     // address -> bytes of a page
+  std::map<uint64_t, StreamEvents> streams_;      // events not yet reported; never an empty queue
+  std::vector<cuda::Event> idle_events_;          // kept for later use
+  uint64_t next_event_ = 1;
+  std::string last_error_;
+};
+
+}  // namespace gpumem

@@ -1,0 +1,204 @@
+// The allocator that serves programs; see the header.
+#include "live_allocator.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "gpumem.h"
+#include "recorder.h"
+
+namespace gpumem {
+namespace {
+
+// How often this process has been forked from one that had allocators.
+std::atomic<uint32_t> g_generation{0};
+
+void count_fork() {
+  g_generation.fetch_add(1);
+}
+
+uint32_t current_generation() {
+  static const int registered = pthread_atfork(nullptr, nullptr, count_fork);
+  (void)registered;
+  return g_generation.load(std::memory_order_relaxed);
+}
+
+constexpr uint64_t kNoStream = UINT64_MAX;  // captures are found by their filter, not by a stream
+
+}  // namespace
+
+LiveAllocator::LiveAllocator(std::unique_ptr<CudaDevice> device, const LiveOptions& options)
+    : device_(std::move(device)),
+      cuda_(static_cast<CudaDevice*>(device_.get())),
+      ordinal_(options.device),
+      generation_(current_generation()),
+      policy_(device_.get(), options.settings, Behaviour(), this) {
+  policy_.set_limit(options.limit_bytes);
+}
+
+LiveAllocator::LiveAllocator(std::unique_ptr<SimulatedDevice> device, const LiveOptions& options)
+    : device_(std::move(device)),
+      simulated_(static_cast<SimulatedDevice*>(device_.get())),
+      ordinal_(options.device),
+      generation_(current_generation()),
+      policy_(device_.get(), options.settings, Behaviour(), this) {
+  policy_.set_limit(options.limit_bytes);
+}
+
+Outcome LiveAllocator::allocate(uint64_t bytes, uint64_t stream, Allocation* allocation) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Request request;
+  request.bytes = bytes;
+  request.stream = stream;
+  request.pool = captures_.empty() ? nullptr : find_captured_pool(stream);
+  return policy_.allocate(request, allocation);
+}
+
+const PoolId* LiveAllocator::find_captured_pool(uint64_t stream) const {
+  for (auto capture = captures_.rbegin(); capture != captures_.rend(); ++capture)
+    if (capture->accepts(stream)) return &capture->pool;
+  return nullptr;
+}
+
+Outcome LiveAllocator::free(uint64_t address) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return policy_.free(address);
+}
+
+Outcome LiveAllocator::record_stream(uint64_t address, uint64_t stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return policy_.record_stream(address, stream);
+}
+
+Outcome LiveAllocator::empty_cache() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  PolicyEvent event;
+  event.kind = GM_EMPTY_CACHE;
+  on_event(event);
+  ++counts_.full_release_count;
+  return policy_.empty_cache();
+}
+
+void LiveAllocator::take_statistics(LiveStatistics* now, LiveStatistics* base, IdleMeasure* idle,
+                                    uint64_t* max_split_bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  *now = counted();
+  *base = base_;
+  *idle = policy_.measure_idle();
+  *max_split_bytes = policy_.settings().max_split_bytes;
+}
+
+void LiveAllocator::reset_accumulated() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  base_ = counted();
+}
+
+void LiveAllocator::reset_peaks() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  policy_.reset_peaks();
+  for (Counter* counter : {&counts_.oversize_blocks, &counts_.oversize_segments}) counter->peak = counter->now;
+}
+
+void LiveAllocator::begin_pool(PoolId pool, std::function<bool(uint64_t)> accepts) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  policy_.create_pool(pool, false, false, false);
+  policy_.begin_capture(pool, kNoStream);
+  captures_.push_back(Capture{pool, std::move(accepts)});
+}
+
+void LiveAllocator::end_pool(PoolId pool) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  policy_.end_route(pool);
+  auto last = std::find_if(captures_.rbegin(), captures_.rend(),
+                           [&](const Capture& capture) { return capture.pool == pool; });
+  if (last != captures_.rend()) captures_.erase(std::next(last).base());
+}
+
+void LiveAllocator::release_pool(PoolId pool) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  policy_.release_pool(pool);
+}
+
+// Live blocks are freed first, so that the recording ends with an empty heap.
+void LiveAllocator::close() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<uint64_t> live;
+  policy_.visit([&](const SegmentDescription&, const BlockDescription& block) {
+    if (block.state == BlockState::kAllocated) live.push_back(block.address);
+  });
+  for (uint64_t address : live) policy_.free(address);
+  policy_.empty_cache();
+}
+
+Refusal LiveAllocator::describe_refusal(uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Refusal refusal;
+  Policy::Attempt attempt;
+  Request request;
+  request.bytes = bytes;
+  if (policy_.plan(request, &attempt) == Outcome::kOk) refusal.segment_bytes = attempt.segment_bytes;
+  DeviceMemory now{0, 0};
+  if (device_->memory(&now) != DeviceStatus::kOk) now = DeviceMemory{0, 0};
+  refusal.free_bytes = now.free_bytes;
+  refusal.memory_bytes = now.total_bytes;
+  refusal.limit_bytes = policy_.limit_bytes();
+  refusal.allocated_bytes = policy_.statistics().all.allocated_bytes.now;
+  refusal.reserved_bytes = policy_.statistics().all.reserved_bytes.now;
+  policy_.visit([&](const SegmentDescription& segment, const BlockDescription& block) {
+    bool is_held = block.state == BlockState::kAllocated || block.state == BlockState::kPending;
+    if (is_held && !segment.pool.is_default()) refusal.private_pool_bytes += block.bytes;
+  });
+  return refusal;
+}
+
+std::string LiveAllocator::describe_failure() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::string text = policy_.failed_call();
+  if (cuda_ && !cuda_->last_error().empty()) text += ": " + cuda_->last_error();
+  return text;
+}
+
+DeviceMemory LiveAllocator::memory() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  DeviceMemory now{0, 0};
+  if (device_->memory(&now) != DeviceStatus::kOk) now = DeviceMemory{0, 0};
+  return now;
+}
+
+uint64_t LiveAllocator::find_largest_free(uint64_t driver_free_bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  IdleMeasure idle = policy_.measure_idle();
+  return std::max({driver_free_bytes, idle.small_free_bytes_max, idle.large_free_bytes_max});
+}
+
+void LiveAllocator::count(const PolicyEvent& event) {
+  uint64_t oversize_bytes = policy_.settings().max_split_bytes;
+  if (oversize_bytes == kUnlimitedBytes) return;
+  if (event.kind == GM_ALLOC && event.block_bytes >= oversize_bytes) counts_.oversize_blocks.add(1);
+  if ((event.kind == GM_FREE || event.kind == GM_FREE_REQUESTED) && event.block_bytes >= oversize_bytes)
+    counts_.oversize_blocks.remove(1);
+  if (event.kind == GM_SEGMENT_ALLOC && event.requested_bytes >= oversize_bytes) counts_.oversize_segments.add(1);
+  if (event.kind == GM_SEGMENT_FREE && event.requested_bytes >= oversize_bytes) counts_.oversize_segments.remove(1);
+}
+
+// Called with the lock held, by the policy and by empty_cache().
+void LiveAllocator::on_event(const PolicyEvent& told) {
+  count(told);
+  if (generation_ != g_generation.load(std::memory_order_relaxed)) return;
+  gm_event event = {};
+  event.kind = told.kind;
+  event.flags = told.flags;
+  event.device = ordinal_;
+  event.address = told.address;
+  event.requested_bytes = told.requested_bytes;
+  event.block_bytes = told.block_bytes;
+  event.split_bytes = told.split_bytes;
+  event.stream = told.stream;
+  event.pool_first = told.pool.first;
+  event.pool_second = told.pool.second;
+  recorder::record_event(event);
+}
+
+}  // namespace gpumem

@@ -1,0 +1,117 @@
+// The allocator that serves programs: policy on a device, every event to the recorder, one lock.
+//
+// Owns: the lock of a device, what is recorded beside the policy's own events, captures under way. Must not know:
+// Python, PyTorch's types, statuses of the C interface.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda_device.h"
+#include "policy.h"
+#include "simulated_device.h"
+
+namespace gpumem {
+
+struct LiveOptions {
+  Settings settings;
+  uint64_t limit_bytes = kUnlimitedBytes;
+  uint8_t device = 0;  // the program's ordinal
+};
+
+// What PyTorch counts beside the policy's own statistics.
+struct LiveCounts {
+  Counter oversize_blocks;          // blocks held of at least max_split_size
+  Counter oversize_segments;        // segments of at least max_split_size
+  uint64_t full_release_count = 0;  // empty_cache and last resorts: every stream was waited for
+};
+
+struct LiveStatistics {
+  Statistics policy;
+  LiveCounts counts;
+};
+
+// What a refused request met, for the sentence that says so.
+struct Refusal {
+  uint64_t segment_bytes = 0;  // what the driver was asked for
+  uint64_t free_bytes = 0;
+  uint64_t memory_bytes = 0;
+  uint64_t limit_bytes = kUnlimitedBytes;
+  uint64_t allocated_bytes = 0;
+  uint64_t reserved_bytes = 0;
+  uint64_t private_pool_bytes = 0;  // held in private pools
+};
+
+class LiveAllocator : private EventSink {
+ public:
+  LiveAllocator(std::unique_ptr<CudaDevice> device, const LiveOptions& options);
+  LiveAllocator(std::unique_ptr<SimulatedDevice> device, const LiveOptions& options);
+
+  Outcome allocate(uint64_t bytes, uint64_t stream, Allocation* allocation);
+  Outcome free(uint64_t address);
+  Outcome record_stream(uint64_t address, uint64_t stream);
+  Outcome empty_cache();
+
+  // A graph being captured: requests of streams that `accepts` go to its pool from now on.
+  void begin_pool(PoolId pool, std::function<bool(uint64_t stream)> accepts);
+  void end_pool(PoolId pool);
+  void release_pool(PoolId pool);
+
+  // The policy and the device, with the lock held.
+  template <typename Body>
+  auto with_policy(Body body) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return body(policy_);
+  }
+  template <typename Body>
+  auto with_simulated(Body body) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return body(simulated_);
+  }
+
+  // Gives everything back to the driver, live blocks too.
+  void close();
+
+  // Counts now and as they were when accumulated counts were last reset.
+  void take_statistics(LiveStatistics* now, LiveStatistics* base, IdleMeasure* idle, uint64_t* max_split_bytes);
+  void reset_peaks();
+  void reset_accumulated();
+
+  Refusal describe_refusal(uint64_t bytes);
+  std::string describe_failure();
+  DeviceMemory memory();
+  // Of a cached free block or of the driver: the most that one more request could get without a release.
+  uint64_t find_largest_free(uint64_t driver_free_bytes);
+
+  uint8_t device() const { return ordinal_; }
+  std::string device_name() const { return cuda_ ? cuda_->name() : "simulated device"; }
+  std::string device_uuid() const { return cuda_ ? cuda_->uuid() : ""; }
+  uint64_t memory_bytes() const { return cuda_ ? cuda_->memory_bytes() : simulated_->memory_bytes(); }
+
+ private:
+  struct Capture {
+    PoolId pool;
+    std::function<bool(uint64_t)> accepts;
+  };
+
+  void on_event(const PolicyEvent& event) override;
+  void count(const PolicyEvent& event);
+  LiveStatistics counted() const { return LiveStatistics{policy_.statistics(), counts_}; }
+  const PoolId* find_captured_pool(uint64_t stream) const;
+
+  std::mutex mutex_;
+  std::unique_ptr<Device> device_;
+  CudaDevice* cuda_ = nullptr;            // device_, if it is one
+  SimulatedDevice* simulated_ = nullptr;  // device_, if it is one
+  uint8_t ordinal_;
+  uint32_t generation_;  // of the process it was made in: a forked child's frees say nothing
+  Policy policy_;
+  LiveCounts counts_;
+  LiveStatistics base_;
+  std::vector<Capture> captures_;  // the one begun last is asked first
+};
+
+}  // namespace gpumem

@@ -1,0 +1,207 @@
+// Our allocator in PyTorch's place: the functions that a CUDAPluggableAllocator calls.
+//
+// Owns: which device has which allocator. Must not know: PyTorch's headers; what is declared here with PyTorch's shape
+// (pool ids, filters) is what its setters of functions take. A device gets its allocator at its first request, when
+// PyTorch has started CUDA; it is never destroyed, as PyTorch frees until the process is gone.
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <functional>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "gpumem_allocator.h"
+#include "live_allocator.h"
+#include "policy_translate.h"
+#include "torch_error.h"
+
+namespace {
+
+using gpumem::LiveAllocator;
+using gpumem::Outcome;
+using TorchPool = std::pair<unsigned long long, unsigned long long>;
+using TorchFilter = std::function<bool(void*)>;
+
+constexpr int kDevicesMax = 128;
+
+struct Prepared {
+  std::mutex mutex;  // one device is started at a time
+  gpumem::Settings settings;
+  uint64_t limit_bytes = GM_NO_LIMIT;
+  std::array<double, kDevicesMax> fractions{};  // of devices that were not yet used; 0: none was set
+};
+
+std::array<std::atomic<LiveAllocator*>, kDevicesMax> g_allocators{};
+
+Prepared& prepared() {
+  static Prepared* kept = new Prepared;
+  return *kept;
+}
+
+LiveAllocator* find_allocator(int device) {
+  if (device < 0 || device >= kDevicesMax) return nullptr;
+  return g_allocators[static_cast<size_t>(device)].load(std::memory_order_acquire);
+}
+
+uint64_t limit_by_fraction(double fraction, uint64_t memory_bytes) {
+  if (fraction >= 1.0) return gpumem::kUnlimitedBytes;
+  return static_cast<uint64_t>(fraction * static_cast<double>(memory_bytes));
+}
+
+LiveAllocator* start_device(int device) {
+  if (device < 0 || device >= kDevicesMax) throw std::runtime_error("gpumem: no such GPU");
+  Prepared& known = prepared();
+  std::lock_guard<std::mutex> lock(known.mutex);
+  if (LiveAllocator* started = find_allocator(device)) return started;
+  std::string why;
+  auto cuda = gpumem::CudaDevice::open(device, 0, &why);
+  if (!cuda) throw std::runtime_error("gpumem's allocator cannot use GPU " + std::to_string(device) + ": " + why);
+  gpumem::LiveOptions options;
+  options.device = static_cast<uint8_t>(device);
+  options.settings = known.settings;
+  options.limit_bytes = gpumem::limit_of(known.limit_bytes, cuda->memory_bytes(), known.settings);
+  double fraction = known.fractions[static_cast<size_t>(device)];
+  if (fraction > 0.0) options.limit_bytes = limit_by_fraction(fraction, cuda->memory_bytes());
+  auto* made = new LiveAllocator(std::move(cuda), options);
+  g_allocators[static_cast<size_t>(device)].store(made, std::memory_order_release);
+  return made;
+}
+
+// As PyTorch writes sizes in its messages.
+std::string format_bytes(uint64_t bytes) {
+  char text[48];
+  double value = static_cast<double>(bytes);
+  if (bytes <= 1024)
+    std::snprintf(text, sizeof text, "%llu bytes", static_cast<unsigned long long>(bytes));
+  else if (bytes <= 1048576)
+    std::snprintf(text, sizeof text, "%.2f KiB", value / 1024);
+  else if (bytes <= 1073741824)
+    std::snprintf(text, sizeof text, "%.2f MiB", value / 1048576);
+  else
+    std::snprintf(text, sizeof text, "%.2f GiB", value / 1073741824);
+  return text;
+}
+
+// PyTorch 2.11's sentence, which programs and tools look into; the process's own bytes are left out, as only NVML knows
+// them and nothing calls it here.
+std::string describe_out_of_memory(int device, const gpumem::Refusal& refusal) {
+  std::string text = "CUDA out of memory. Tried to allocate " + format_bytes(refusal.segment_bytes) + ". GPU " +
+                     std::to_string(device) + " has a total capacity of " + format_bytes(refusal.memory_bytes) +
+                     " of which " + format_bytes(refusal.free_bytes) + " is free. ";
+  if (refusal.limit_bytes != gpumem::kUnlimitedBytes) text += format_bytes(refusal.limit_bytes) + " allowed; ";
+  text += "Of the allocated memory " + format_bytes(refusal.allocated_bytes) + " is allocated by PyTorch, ";
+  if (refusal.private_pool_bytes > 0)
+    text += "with " + format_bytes(refusal.private_pool_bytes) + " allocated in private pools (e.g., CUDA Graphs), ";
+  return text + "and " + format_bytes(refusal.reserved_bytes - refusal.allocated_bytes) +
+         " is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory "
+         "Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html"
+         "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
+}
+
+[[noreturn]] void fail(LiveAllocator* allocator, Outcome outcome, uint64_t bytes, int device) {
+  if (outcome == Outcome::kOutOfMemory)
+    gpumem::throw_torch_out_of_memory(describe_out_of_memory(device, allocator->describe_refusal(bytes)));
+  if (outcome == Outcome::kTooLarge)
+    gpumem::throw_torch_out_of_memory("CUDA out of memory. Tried to allocate more than 1EB memory.");
+  throw std::runtime_error("gpumem's allocator failed on GPU " + std::to_string(device) + " while " +
+                           allocator->describe_failure());
+}
+
+uint64_t handle_of(void* stream) {
+  return reinterpret_cast<uintptr_t>(stream);
+}
+
+gpumem::PoolId pool_of(const TorchPool& pool) {
+  return gpumem::PoolId{pool.first, pool.second};
+}
+
+template <typename Body>
+void for_each_allocator(Body body) {
+  for (auto& place : g_allocators)
+    if (LiveAllocator* allocator = place.load(std::memory_order_acquire)) body(*allocator);
+}
+
+}  // namespace
+
+gm_status gm_torch_prepare(const char* settings, uint64_t limit_bytes, char* error, size_t capacity) {
+  if (!settings) return GM_BAD_ARGUMENT;
+  return gpumem::guarded([&]() -> gm_status {
+    Prepared& known = prepared();
+    std::lock_guard<std::mutex> lock(known.mutex);
+    std::string why;
+    bool ok = gpumem::parse_settings(settings, &known.settings, &why);
+    gpumem::copy_text(why, error, capacity);
+    if (!ok) return GM_POLICY_BAD_SETTINGS;
+    known.limit_bytes = limit_bytes;
+    return GM_OK;
+  });
+}
+
+gm_allocator* gm_torch_allocator(uint32_t device) {
+  return reinterpret_cast<gm_allocator*>(find_allocator(static_cast<int>(device)));
+}
+
+extern "C" {
+
+GM_API void* gm_torch_malloc(size_t bytes, int device, void* stream) {
+  LiveAllocator* allocator = find_allocator(device);
+  if (!allocator) allocator = start_device(device);
+  gpumem::Allocation allocation;
+  Outcome outcome = allocator->allocate(bytes, handle_of(stream), &allocation);
+  if (outcome != Outcome::kOk) fail(allocator, outcome, bytes, device);
+  return reinterpret_cast<void*>(static_cast<uintptr_t>(allocation.address));
+}
+
+// Called from destructors of tensors, where an exception would end the process.
+GM_API void gm_torch_free(void* address, size_t, int device, void*) {
+  LiveAllocator* allocator = find_allocator(device);
+  if (address && allocator) allocator->free(reinterpret_cast<uintptr_t>(address));
+}
+
+// PyTorch does not say which device the block is on: whoever handed it out knows it.
+GM_API void gm_torch_record_stream(void* address, void* stream) {
+  bool is_taken = address == nullptr;
+  for_each_allocator([&](LiveAllocator& allocator) {
+    if (!is_taken)
+      is_taken = allocator.record_stream(reinterpret_cast<uintptr_t>(address), handle_of(stream)) == Outcome::kOk;
+  });
+}
+
+GM_API void gm_torch_empty_cache(void) {
+  for_each_allocator([](LiveAllocator& allocator) {
+    if (allocator.empty_cache() == Outcome::kDeviceFailed)
+      throw std::runtime_error("gpumem's allocator failed while " + allocator.describe_failure());
+  });
+}
+
+GM_API void gm_torch_set_memory_fraction(double fraction, int device) {
+  if (device < 0 || device >= kDevicesMax) return;
+  Prepared& known = prepared();
+  std::lock_guard<std::mutex> lock(known.mutex);
+  known.fractions[static_cast<size_t>(device)] = fraction;
+  LiveAllocator* allocator = find_allocator(device);
+  if (!allocator) return;
+  uint64_t limit_bytes = limit_by_fraction(fraction, allocator->memory_bytes());
+  allocator->with_policy([&](gpumem::Policy& policy) { policy.set_limit(limit_bytes); });
+}
+
+GM_API void gm_torch_begin_pool(int device, TorchPool pool, TorchFilter filter) {
+  LiveAllocator* allocator = find_allocator(device);
+  if (!allocator) allocator = start_device(device);
+  allocator->begin_pool(pool_of(pool), [filter = std::move(filter)](uint64_t stream) {
+    return filter(reinterpret_cast<void*>(static_cast<uintptr_t>(stream)));
+  });
+}
+
+GM_API void gm_torch_end_pool(int device, TorchPool pool) {
+  if (LiveAllocator* allocator = find_allocator(device)) allocator->end_pool(pool_of(pool));
+}
+
+GM_API void gm_torch_release_pool(int device, TorchPool pool) {
+  if (LiveAllocator* allocator = find_allocator(device)) allocator->release_pool(pool_of(pool));
+}
+
+}  // extern "C"

@@ -115,6 +115,10 @@ class Allocator:
         """Every segment with the blocks that tile it, ascending by address."""
         return self._open().heap().segments
 
+    def free_bytes(self) -> int:
+        """What the device has left, by its driver."""
+        return self._open().describe_device().free_bytes
+
     def reset_peaks(self) -> None:
         """Peaks count from what is held now."""
         self._open().reset_peaks()

@@ -1,67 +1,96 @@
-"""`gpumem demo`: summary, timeline and snapshot of the recording that comes with gpumem.
+"""`gpumem demo`: the nine steps on gpumem's own allocator, recorded and explained.
 
-Owns: the order of the show. Must not know: how findings are made or drawn.
+Owns: its flags, the choice of the device, the order of the show. Must not know: how findings are made or drawn.
 """
 
 from __future__ import annotations
 
-from importlib.resources import as_file, files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from gpumem.errors import TraceNotFound
 from gpumem_cli import options
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from gpumem.allocator import Allocator
 
-    from gpumem.render.terminal.theme import Page
-    from gpumem.trace.model import Trace
-
-SAMPLE = "nine_steps.gpumem"
-SEGMENTS_SHOWN = 6
+SHOWN_AT = "mark:5 c on the GPU again"
+NEEDED_BYTES = 4 << 30
+"""What must be free on a GPU: three segments of 1 GiB and what CUDA itself takes."""
 
 
 @click.command()
+@click.option("-o", "--output", metavar="FILE", help="The trace to write [default: demo.gpumem].")
+@click.option("-f", "--force", is_flag=True, help="Overwrite an existing trace.")
 @options.json_option
-def demo(as_json: bool) -> None:
-    """Show the summary, the curves and the heap of a real recording.
+def demo(output: str | None, force: bool, as_json: bool) -> None:
+    """Allocate and free 1 GiB at a time, and say why each figure moves or stays.
 
-    It was made on an NVIDIA H200 and comes with gpumem: nothing runs on your GPU.
+    It runs on the first GPU, or where there is none on a simulated one, for some seconds.
     """
+    from gpumem.analyses.demo import find_demo
     from gpumem.simulate.opening import open_trace
     from gpumem_cli.output import print_json, print_page
 
-    sample = files("gpumem").joinpath("samples", SAMPLE)
-    if not sample.is_file():
-        raise TraceNotFound(
-            f"The demo's recording samples/{SAMPLE} is missing from this installation; install gpumem again."
-        )
-    with as_file(sample) as path:
-        trace = open_trace(path)
-        if as_json:
-            from gpumem.analyses.summary import summarise_trace
-            from gpumem.render import json
+    path = _find_path(output)
+    why_simulated = record_steps(path, force=force)
+    trace = open_trace(path)
+    found = find_demo(trace, why_simulated=why_simulated)
+    if as_json:
+        from gpumem.render import json
 
-            print_json(json.render_summaries([summarise_trace(trace)]))
-            return
-        print_page(lambda page: _show(trace, page))
+        print_json(json.render_demo(found))
+        return
 
-
-def _show(trace: Trace, page: Page) -> Text:
     from gpumem.analyses.snapshot import find_snapshot
     from gpumem.analyses.summary import summarise_trace
-    from gpumem.analyses.timeline import find_timeline
     from gpumem.heap.instants import find_instant
     from gpumem.render.terminal.demo import render_demo
-    from gpumem.render.terminal.timeline import plot_width
-    from gpumem.trace.moments import Peak
+    from gpumem.trace.moments import parse_moment
 
-    return render_demo(
-        summarise_trace(trace),
-        find_timeline(trace, buckets=plot_width(page)),
-        find_snapshot(trace, find_instant(trace, Peak())),
-        page,
-        segments_shown=SEGMENTS_SHOWN,
-    )
+    snapshot = find_snapshot(trace, find_instant(trace, parse_moment(SHOWN_AT)))
+    print_page(lambda page: render_demo(found, summarise_trace(trace), snapshot, page, shown_at=SHOWN_AT))
+
+
+def record_steps(path: Path, *, force: bool) -> str | None:
+    """Records the steps into `path`; why the GPU was a simulated one, None where it was real."""
+    from gpumem.abi.allocator import count_gpus
+    from gpumem.recorder.marks import mark
+    from gpumem.recorder.session import record
+    from gpumem.samples.nine_steps import run_steps
+
+    _, why_simulated = count_gpus()
+    with record(path, force=force, nvml_interval=0.1 if why_simulated is None else 0):
+        gpu, why_simulated = _open_allocator(why_simulated)
+        with gpu:
+            run_steps(gpu, mark)
+    return why_simulated
+
+
+def _open_allocator(why_simulated: str | None) -> tuple[Allocator, str | None]:
+    """The allocator on the first GPU where that can hold the steps, else on a simulated one with the reason."""
+    from gpumem.allocator import Allocator
+    from gpumem.errors import DeviceUnavailable
+    from gpumem.units import format_bytes
+
+    if why_simulated is None:
+        try:
+            gpu = Allocator("cuda")
+        except DeviceUnavailable as error:
+            why_simulated = str(error)
+        else:
+            free_bytes = gpu.free_bytes()
+            if free_bytes >= NEEDED_BYTES:
+                return gpu, None
+            gpu.close()
+            why_simulated = f"GPU 0 has {format_bytes(free_bytes)} free, and {format_bytes(NEEDED_BYTES)} are needed"
+    return Allocator("simulated"), why_simulated
+
+
+def _find_path(output: str | None) -> Path:
+    from gpumem.recorder.spec import TRACE_SUFFIX, find_free_stem
+
+    if output is not None:
+        return Path(output)
+    return Path(find_free_stem(Path.cwd(), "demo") + TRACE_SUFFIX)

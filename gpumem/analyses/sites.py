@@ -24,9 +24,13 @@ _NOT_THE_USERS = re.compile(
 )
 
 
+_SAMPLE = re.compile(r"[/\\]gpumem[/\\]samples[/\\]")
+"""Programs that come with gpumem and play the user."""
+
+
 def is_users_own(file: str) -> bool:
     """Whether a file holds the user's own code: no standard library, no installed package, no `<…>`, not gpumem."""
-    return not _NOT_THE_USERS.search(file)
+    return not _NOT_THE_USERS.search(file) or _SAMPLE.search(file) is not None
 
 
 class SiteFinder:

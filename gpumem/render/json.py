@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpumem.analyses.demo import Demo
 from gpumem.analyses.doctor import Diagnosis
 from gpumem.analyses.holdings import GroupBy, Holding
 from gpumem.analyses.snapshot import DeviceSnapshot, HeapSnapshot, PlacedBlock, SegmentFinding
@@ -76,6 +77,30 @@ def render_diagnosis(diagnosis: Diagnosis) -> str:
         for check in diagnosis.checks
     ]
     return _document({"schema": "gpumem.doctor/1", "checks": checks})
+
+
+def render_demo(demo: Demo) -> str:
+    """gpumem.demo/1."""
+    steps: list[Json] = [
+        {
+            "name": step.name,
+            "allocated_bytes": step.allocated_bytes,
+            "reserved_bytes": step.reserved_bytes,
+            "nvml_process_bytes": step.nvml_process_bytes,
+            "reason": step.reason,
+        }
+        for step in demo.steps
+    ]
+    return _document(
+        {
+            "schema": "gpumem.demo/1",
+            "path": demo.path,
+            **_facts(demo.device),
+            "simulated": demo.why_simulated is not None,
+            "why_simulated": demo.why_simulated,
+            "steps": steps,
+        }
+    )
 
 
 def _summary(summary: TraceSummary) -> dict[str, Json]:

@@ -1,36 +1,73 @@
-"""The demo: summary, curves and heap one below the other, each under the command that shows it.
+"""The demo: the table of the nine steps, then the summary and the heap of their recording under the commands for them.
 
 Owns: the order and the words between. Must not know: how findings are made.
 """
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
+
 from rich.text import Text
 
+from gpumem.analyses.demo import Demo, DemoStep
 from gpumem.analyses.snapshot import HeapSnapshot
 from gpumem.analyses.summary import TraceSummary
-from gpumem.analyses.timeline import Timeline
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.snapshot import render_snapshot
 from gpumem.render.terminal.summary import render_summaries
-from gpumem.render.terminal.theme import Page
-from gpumem.render.terminal.timeline import render_timeline
+from gpumem.render.terminal.theme import Page, fit_left, fit_right
+from gpumem.render.text import printable
+from gpumem.units import MIB, format_bytes, format_count
 
-INTRODUCTION = (
-    "This is a recording of a small PyTorch program made on an NVIDIA H200; it comes with gpumem, and nothing runs on "
-    "your GPU now. Record your own program with: gpumem run train.py"
-)
+_COLUMNS = (("allocated", 9), ("reserved", 8), ("NVML process", 12))
+_GAP = 2
 
 
-def render_demo(
-    summary: TraceSummary, timeline: Timeline, snapshot: HeapSnapshot, page: Page, *, segments_shown: int
-) -> Text:
-    """The three reports with the commands that show them for a trace of one's own."""
-    text = theme.join_lines(theme.wrap(INTRODUCTION, page.width))
+def render_demo(demo: Demo, summary: TraceSummary, snapshot: HeapSnapshot, page: Page, *, shown_at: str) -> Text:
+    """The steps with why each figure moved, and two reports with the commands that show them again."""
+    text = theme.join_lines([*theme.wrap(_introduction(demo), page.width), "", *_table(demo, page), *_ending(demo, page)])
+    trace = shlex.quote(printable(demo.path))
     for command, part in (
-        ("gpumem summary TRACE", render_summaries([summary], page)),
-        ("gpumem timeline TRACE", render_timeline(timeline, page)),
-        ("gpumem snapshot TRACE --at peak", render_snapshot(snapshot, page, top=segments_shown)),
+        (f"gpumem summary {trace}", render_summaries([summary], page)),
+        (f"gpumem snapshot {trace} --at {shlex.quote(shown_at)}", render_snapshot(snapshot, page)),
     ):
         text.append("\n").append(f"$ {command}\n", style=theme.COMMAND).append_text(part)
     return text
+
+
+def _introduction(demo: Demo) -> str:
+    what = "Nine steps that move 1 GiB at a time, allocated and recorded by gpumem's own allocator"
+    capacity = "" if demo.device.capacity_bytes is None else f" ({format_bytes(demo.device.capacity_bytes)})"
+    name = printable(demo.device.name or "GPU")
+    if demo.why_simulated is None:
+        return f"{what} on GPU {demo.device.device}, {name}{capacity}."
+    return f"{what} on a simulated GPU{capacity}, since {printable(demo.why_simulated)}: only the driver is pretended."
+
+
+def _table(demo: Demo, page: Page) -> Iterator[Text | str]:
+    name_width = max(len("MiB after step"), *(len(step.name) for step in demo.steps)) + _GAP
+    head = fit_left("MiB after step", name_width)
+    yield Text(head + "".join(fit_right(title, width + _GAP) for title, width in _COLUMNS), style=theme.TITLE)
+    for step in demo.steps:
+        yield fit_left(printable(step.name), name_width) + "".join(
+            fit_right(cell, width + _GAP) for cell, (_, width) in zip(_cells(step), _COLUMNS, strict=True)
+        )
+        yield from (Text(f"    {line}", style=theme.QUIET) for line in theme.wrap(step.reason, page.width - 4))
+
+
+def _cells(step: DemoStep) -> tuple[str, str, str]:
+    figures = (step.allocated_bytes, step.reserved_bytes, step.nvml_process_bytes)
+    allocated, reserved, process = ("-" if figure is None else format_count(figure // MIB) for figure in figures)
+    return allocated, reserved, process
+
+
+def _ending(demo: Demo, page: Page) -> list[str]:
+    if demo.context_bytes is None:
+        why = "there is no GPU to be asked" if demo.why_simulated is not None else "NVML did not list this process"
+        return theme.wrap(f"NVML process: not known, since {why}.", page.width)
+    return theme.wrap(
+        f"NVML counts what is reserved and {format_bytes(demo.context_bytes)} more: the process's CUDA context, which "
+        "no allocator knows.",
+        page.width,
+    )

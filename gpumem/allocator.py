@@ -81,7 +81,7 @@ class Allocator:
             _KINDS[device], index, settings=settings, memory_bytes=memory_bytes
         )
 
-    def alloc(self, bytes: int, stream: int = 0) -> int:
+    def alloc(self, bytes: int, stream: int = 0) -> int:  # noqa: A002 (as a request is called)
         """Address of a block of at least `bytes` for work on `stream` (a raw handle); 0 for no bytes.
 
         Raises OutOfMemoryError, DeviceFailed.

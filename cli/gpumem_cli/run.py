@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import click
 
 from gpumem.units import parse_bytes
+from gpumem.vocabulary import AllocatorChoice
 
 if TYPE_CHECKING:
     from gpumem.recorder.supervisor import RunOutcome
     from gpumem.recorder.target import Target
 
-_LONG_WITH_VALUE = ("--output", "--nvml-interval", "--memory-limit")
+_LONG_WITH_VALUE = ("--output", "--nvml-interval", "--memory-limit", "--allocator")
 _SHORT_WITH_VALUE = "omc"
 _SHORT_THAT_NAME_THE_PROGRAM = "mc"
 
@@ -80,6 +81,13 @@ def _find_letter_with_value(word: str) -> tuple[str, bool]:
     help="Time between two NVML readings; 0 for none.",
 )
 @click.option("--memory-limit", metavar="SIZE", help="What PyTorch may take of each GPU, such as 24GiB.")
+@click.option(
+    "--allocator",
+    type=click.Choice([choice.value for choice in AllocatorChoice]),
+    default=AllocatorChoice.AUTO.value,
+    show_default=True,
+    help="native: the program's own; gpumem: ours in its place; auto: PyTorch's own, ours for CuPy.",
+)
 @click.argument("words", metavar="SCRIPT [ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def run(
     output: str | None,
@@ -90,6 +98,7 @@ def run(
     no_stacks: bool,
     nvml_interval: float,
     memory_limit: str | None,
+    allocator: str,
     words: tuple[str, ...],
 ) -> None:
     """Run SCRIPT, and all the processes it starts, and record their GPU memory.
@@ -105,7 +114,8 @@ def run(
     limit_bytes = None if memory_limit is None else parse_bytes(memory_limit)
     place = find_output(output, force=force)
     interval_ms = max(1, round(1000 * nvml_interval)) if nvml_interval else 0
-    outcome = run_program(RunRequest(target, place, not no_stacks, interval_ms, limit_bytes))
+    choice = AllocatorChoice(allocator)
+    outcome = run_program(RunRequest(target, place, not no_stacks, interval_ms, limit_bytes, choice))
     if not quiet:
         if place.is_apart:
             _say([f"{place.folder} cannot map files, so the journals stood in {place.journal_folder}."])

@@ -153,6 +153,8 @@ class NativeAllocator:
         self._core = load_core()
         self._handle: c_void_p | None = c_void_p(handle)
         self._owned = owned
+        self._alloc = self._core.gm_allocator_alloc
+        self._free = self._core.gm_allocator_free
 
     def close(self) -> None:
         """Gives all memory back to the device."""
@@ -167,12 +169,14 @@ class NativeAllocator:
     def alloc(self, byte_count: int, stream: int) -> tuple[Status, int]:
         """How it went, and the address (0 for zero bytes)."""
         address = c_uint64()
-        status = self._core.gm_allocator_alloc(self._handle, byte_count, stream, byref(address))
-        return Status(status), address.value
+        status = self._alloc(self._handle, byte_count, stream, byref(address))
+        # An enum by value takes as long as the call itself.
+        return (Status(status) if status else Status.OK), address.value
 
     def free(self, address: int) -> Status:
         """NOT_LIVE where no block begins there."""
-        return Status(self._core.gm_allocator_free(self._handle, address))
+        status = self._free(self._handle, address)
+        return Status(status) if status else Status.OK
 
     def record_stream(self, address: int, stream: int) -> Status:
         """Has the block's free wait for `stream`."""
@@ -278,11 +282,10 @@ def count_gpus() -> tuple[int, str | None]:
     return count.value, error.value.decode(errors="replace") if status else None
 
 
-def prepare_torch(settings: str, limit_bytes: int | None) -> None:
+def prepare_torch(settings: str) -> None:
     """Settings of the allocators that PyTorch will get; raises UsageError when they are not the allocator's."""
     error = ctypes.create_string_buffer(TEXT_CAPACITY)
-    limit = NO_LIMIT if limit_bytes is None else limit_bytes
-    status = load_core().gm_torch_prepare(settings.encode(), limit, error, TEXT_CAPACITY)
+    status = load_core().gm_torch_prepare(settings.encode(), error, TEXT_CAPACITY)
     if status == Status.BAD_SETTINGS:
         raise UsageError(error.value.decode(errors="replace"))
     require_ok(status)

@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uin
 
 from gpumem.abi.policy_layout import CHeapBlocks, CHeapSegments
 
-ALLOCATOR_ABI_HASH = "85ed9b15eb5ec8f9f6cc34742a105b06c8d94a6b61e0edd1167479f3d5a0f8d3"
+ALLOCATOR_ABI_HASH = "f18918672c6394d88211f9515538eb70b90400adee85dac398b61a1d0d8d4a0c"
 """SHA-256 of the gpumem_allocator.h that this module was written for."""
 
 
@@ -112,7 +112,7 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_allocator_get_failure": (c_int32, (c_void_p, c_char_p, c_size_t)),
     "gm_allocator_check": (c_int32, (c_void_p, c_char_p, c_size_t)),
     "gm_allocator_take_heap": (c_int32, (c_void_p, HeapTaker, c_void_p)),
-    "gm_torch_prepare": (c_int32, (c_char_p, c_uint64, c_char_p, c_size_t)),
+    "gm_torch_prepare": (c_int32, (c_char_p, c_char_p, c_size_t)),
     "gm_torch_allocator": (c_void_p, (c_uint32,)),
     "gm_torch_answer_cache_info": (c_int32, (c_char_p, c_size_t)),
 }

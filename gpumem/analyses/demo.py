@@ -15,14 +15,18 @@ from gpumem.vocabulary import DeviceOrdinal
 
 REASONS = {
     "CUDA started": "Nothing was asked for, so nothing is reserved.",
-    "a tiny tensor": "4 bytes become a block of 512, cut from a segment of 2 MiB: the least that the driver is asked for.",
+    "a tiny tensor": (
+        "4 bytes become a block of 512, cut from a segment of 2 MiB: the least that the driver is asked for."
+    ),
     "1 a on the GPU": (
         "The driver gives a segment of 1 GiB. The tiny tensor is gone, but its segment of 2 MiB stays reserved."
     ),
     "2 b on the GPU": "a's block is in use, so the driver gives another segment.",
     "3 b to the CPU": "Allocated falls, reserved does not: b's segment is kept for whoever asks next.",
     "4 c on the GPU": "Takes the block that b left; the driver is not asked, reserved stays.",
-    "5 c on the GPU again": "The new c is made before the old one dies: for a moment there are two, and a third segment.",
+    "5 c on the GPU again": (
+        "The new c is made before the old one dies: for a moment there are two, and a third segment."
+    ),
     "6 d on the GPU": "Takes the block that the old c left.",
     "7 d deleted": "Its block is idle; reserved stays.",
     "8 e on the CPU": "Memory of the CPU is none of the GPU's: nothing moves.",

@@ -91,9 +91,9 @@ bool CudaDevice::start(uint64_t memory_bytes, std::string* why) {
   budget_bytes_ = memory_bytes < card_bytes ? memory_bytes : 0;
   memory_bytes_ = budget_bytes_ ? budget_bytes_ : card_bytes;
   int value = 0;
-  rdma_capable_ = driver_->get_device_attribute(&value, cuda::kAttributeRdmaWithVirtualMemory, device_) ==
-                      cuda::kSuccess &&
-                  value != 0;
+  rdma_capable_ =
+      driver_->get_device_attribute(&value, cuda::kAttributeRdmaWithVirtualMemory, device_) == cuda::kSuccess &&
+      value != 0;
   return true;
 }
 

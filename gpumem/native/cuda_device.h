@@ -69,9 +69,9 @@ class CudaDevice : public Device {
   uint64_t budget_bytes_ = 0;  // 0: the driver alone decides
   uint64_t used_bytes_ = 0;    // segments and mapped pages
   bool rdma_capable_ = false;
-  std::map<uint64_t, uint64_t> reservations_;     // address -> bytes of a page
-  std::map<uint64_t, StreamEvents> streams_;      // events not yet reported; never an empty queue
-  std::vector<cuda::Event> idle_events_;          // kept for later use
+  std::map<uint64_t, uint64_t> reservations_;  // address -> bytes of a page
+  std::map<uint64_t, StreamEvents> streams_;   // events not yet reported; never an empty queue
+  std::vector<cuda::Event> idle_events_;       // kept for later use
   uint64_t next_event_ = 1;
   std::string last_error_;
 };

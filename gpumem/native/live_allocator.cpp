@@ -111,8 +111,8 @@ void LiveAllocator::begin_pool(PoolId pool, std::function<bool(uint64_t)> accept
 void LiveAllocator::end_pool(PoolId pool) {
   std::lock_guard<std::mutex> lock(mutex_);
   policy_.end_route(pool);
-  auto last = std::find_if(captures_.rbegin(), captures_.rend(),
-                           [&](const Capture& capture) { return capture.pool == pool; });
+  auto last =
+      std::find_if(captures_.rbegin(), captures_.rend(), [&](const Capture& capture) { return capture.pool == pool; });
   if (last != captures_.rend()) captures_.erase(std::next(last).base());
 }
 

@@ -25,12 +25,14 @@ using TorchPool = std::pair<unsigned long long, unsigned long long>;
 using TorchFilter = std::function<bool(void*)>;
 
 constexpr int kDevicesMax = 128;
+constexpr double kNoFraction = -1.0;
 
 struct Prepared {
   std::mutex mutex;  // one device is started at a time
   gpumem::Settings settings;
-  uint64_t limit_bytes = GM_NO_LIMIT;
-  std::array<double, kDevicesMax> fractions{};  // of devices that were not yet used; 0: none was set
+  std::array<double, kDevicesMax> fractions;  // what was set for a device; kNoFraction: nothing was
+
+  Prepared() { fractions.fill(kNoFraction); }
 };
 
 std::array<std::atomic<LiveAllocator*>, kDevicesMax> g_allocators{};
@@ -61,9 +63,9 @@ LiveAllocator* start_device(int device) {
   gpumem::LiveOptions options;
   options.device = static_cast<uint8_t>(device);
   options.settings = known.settings;
-  options.limit_bytes = gpumem::limit_of(known.limit_bytes, cuda->memory_bytes(), known.settings);
+  options.limit_bytes = gpumem::limit_of(GM_NO_LIMIT, cuda->memory_bytes(), known.settings);
   double fraction = known.fractions[static_cast<size_t>(device)];
-  if (fraction > 0.0) options.limit_bytes = limit_by_fraction(fraction, cuda->memory_bytes());
+  if (fraction >= 0.0) options.limit_bytes = limit_by_fraction(fraction, cuda->memory_bytes());
   auto* made = new LiveAllocator(std::move(cuda), options);
   g_allocators[static_cast<size_t>(device)].store(made, std::memory_order_release);
   return made;
@@ -126,7 +128,7 @@ void for_each_allocator(Body body) {
 
 }  // namespace
 
-gm_status gm_torch_prepare(const char* settings, uint64_t limit_bytes, char* error, size_t capacity) {
+gm_status gm_torch_prepare(const char* settings, char* error, size_t capacity) {
   if (!settings) return GM_BAD_ARGUMENT;
   return gpumem::guarded([&]() -> gm_status {
     Prepared& known = prepared();
@@ -135,7 +137,6 @@ gm_status gm_torch_prepare(const char* settings, uint64_t limit_bytes, char* err
     bool ok = gpumem::parse_settings(settings, &known.settings, &why);
     gpumem::copy_text(why, error, capacity);
     if (!ok) return GM_POLICY_BAD_SETTINGS;
-    known.limit_bytes = limit_bytes;
     return GM_OK;
   });
 }

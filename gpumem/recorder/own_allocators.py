@@ -39,7 +39,12 @@ _alive: dict[tuple[DeviceKind, int], OwnAllocator] = {}
 
 
 def start_allocator(
-    kind: DeviceKind, device: int, *, settings: str = "", memory_bytes: int | None = None, limit_bytes: int | None = None
+    kind: DeviceKind,
+    device: int,
+    *,
+    settings: str = "",
+    memory_bytes: int | None = None,
+    limit_bytes: int | None = None,
 ) -> NativeAllocator:
     """A new allocator whose events are recorded if this process is; end it with end_allocator().
 

@@ -23,7 +23,7 @@ from gpumem.errors import GpumemError
 from gpumem.recorder import startup
 from gpumem.recorder.nvml_sampler import NvmlSampler
 from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_rank, find_trace_path, is_taken, parse_spec
-from gpumem.vocabulary import DeviceOrdinal
+from gpumem.vocabulary import AllocatorChoice, DeviceOrdinal
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,11 @@ def is_armed() -> bool:
 def armed_memory_limit_bytes() -> int | None:
     """What PyTorch may take of a device by the spec of this process; None: no limit of ours."""
     return None if _process.armed is None else _process.armed.memory_limit_bytes
+
+
+def armed_allocator() -> AllocatorChoice:
+    """Which allocator serves the program, by the spec of this process."""
+    return AllocatorChoice.AUTO if _process.armed is None else _process.armed.allocator_choice
 
 
 def begin(trace_path: Path, spec: RecordSpec) -> Recording:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gpumem.errors import UsageError
 from gpumem.recorder.startup import VARIABLE as VARIABLE
+from gpumem.vocabulary import AllocatorChoice
 
 TRACE_SUFFIX = ".gpumem"
 
@@ -39,12 +40,19 @@ class RecordSpec:
     """What PyTorch may take of a device; None: no limit of ours."""
     journal_folder: str | None = None
     """Absolute folder of the journals where it is not `folder`: that one cannot be mapped."""
+    allocator: str = AllocatorChoice.AUTO.value
+    """The value of an AllocatorChoice: which allocator serves the program."""
     sealed_by_other: bool = True
     """Someone else runs the sealer; False: the main process starts it."""
 
     def to_json(self) -> str:
         """The value of GPUMEM_RECORD."""
         return json.dumps(asdict(self), separators=(",", ":"))
+
+    @property
+    def allocator_choice(self) -> AllocatorChoice:
+        """Which allocator serves the program."""
+        return AllocatorChoice(self.allocator)
 
     @property
     def journals(self) -> Path:
@@ -71,6 +79,7 @@ def parse_spec(text: str) -> RecordSpec:
         known = {each.name for each in fields(RecordSpec)}
         spec = RecordSpec(**{name: value for name, value in values.items() if name in known})
         bytes.fromhex(spec.run_id)
+        AllocatorChoice(spec.allocator)
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{VARIABLE} is set, but not by gpumem run ({error}); unset it, or start the program with gpumem run."

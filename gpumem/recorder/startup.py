@@ -12,6 +12,8 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from gpumem.recorder.spec import RecordSpec
 
 VARIABLE = "GPUMEM_RECORD"
@@ -48,7 +50,7 @@ def arm_by(spec: RecordSpec) -> None:
 
 
 def _watch_program() -> None:
-    """Has the program's import of torch and its end noticed."""
+    """Has the program's imports of torch and CuPy and its end noticed."""
     import atexit
 
     from gpumem.recorder.import_hook import ImportHook
@@ -56,6 +58,7 @@ def _watch_program() -> None:
     atexit.register(_finish)
     os.register_at_fork(after_in_child=_watch_worker)
     ImportHook("torch", _hear_torch).install()
+    ImportHook("cupy", _serve_cupy).install()
 
 
 def _seal_at_end(spec: RecordSpec) -> None:
@@ -93,9 +96,16 @@ def _is_gpumem_command() -> bool:
 def _hear_torch(torch: object) -> None:
     from gpumem.recorder import recording, torch_hook
 
-    limit_bytes = recording.armed_memory_limit_bytes()
+    limit_bytes, allocator = recording.armed_memory_limit_bytes(), recording.armed_allocator()
     if recording.is_armed():
-        torch_hook.install(memory_limit_bytes=limit_bytes)
+        torch_hook.install(memory_limit_bytes=limit_bytes, allocator=allocator)
+
+
+def _serve_cupy(cupy: ModuleType) -> None:
+    from gpumem.recorder import cupy_hook, recording
+
+    if recording.is_armed():
+        cupy_hook.install_armed(cupy)
 
 
 def _finish() -> None:

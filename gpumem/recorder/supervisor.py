@@ -19,6 +19,7 @@ from gpumem.recorder.output import Output
 from gpumem.recorder.sealer import FailedJournal, FinishedTrace, Sealer
 from gpumem.recorder.spec import TRACE_SUFFIX, VARIABLE, RecordSpec, find_free_stem
 from gpumem.recorder.target import Target
+from gpumem.vocabulary import AllocatorChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class RunRequest:
     stacks: bool = True
     nvml_interval_ms: int = 100
     memory_limit_bytes: int | None = None
+    allocator: AllocatorChoice = AllocatorChoice.AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ def make_spec(request: RunRequest, run_id: str, pid: int) -> RecordSpec:
         nvml_interval_ms=request.nvml_interval_ms,
         memory_limit_bytes=request.memory_limit_bytes,
         journal_folder=str(output.journal_folder) if output.is_apart else None,
+        allocator=request.allocator.value,
         sealed_by_other=True,
     )
 

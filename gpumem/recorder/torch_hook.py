@@ -20,10 +20,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from gpumem import abi
-from gpumem.errors import TrackerUnavailable
+from gpumem.errors import TrackerUnavailable, UsageError
 from gpumem.recorder import recording
 from gpumem.recorder.import_hook import ImportHook
-from gpumem.vocabulary import DeviceOrdinal
+from gpumem.vocabulary import AllocatorChoice, DeviceOrdinal
 
 if TYPE_CHECKING:  # loaded with torch, so that a process without it starts as fast as ever
     from gpumem.recorder.torch_facts import Json
@@ -41,6 +41,8 @@ class _Hook:
         self.lock = threading.RLock()
         self.import_hook: ImportHook | None = None
         self.memory_limit_bytes: int | None = None
+        self.choice = AllocatorChoice.AUTO
+        self.is_ours = False
         self.build: TrackerBuild | None = None
         self.tracker: TorchTracker | None = None
         self.is_queued = False
@@ -51,12 +53,14 @@ class _Hook:
 _hook = _Hook()
 
 
-def install(memory_limit_bytes: int | None = None) -> None:
+def install(memory_limit_bytes: int | None = None, *, allocator: AllocatorChoice = AllocatorChoice.AUTO) -> None:
     """Has PyTorch's allocator recorded from the program's import of torch on, or from now if torch is there already.
 
-    `memory_limit_bytes`: what PyTorch may take of each device, set when CUDA starts.
+    `memory_limit_bytes`: what PyTorch may take of each device, set when CUDA starts. `allocator`: GPUMEM puts ours in
+    the place of PyTorch's own.
     """
     _hook.memory_limit_bytes = memory_limit_bytes
+    _hook.choice = allocator
     torch = sys.modules.get("torch")
     if torch is not None:
         _prepare(torch)
@@ -67,12 +71,12 @@ def install(memory_limit_bytes: int | None = None) -> None:
 
 def attach_now() -> None:
     """Has the allocator of an imported torch recorded from now on, in the state it is in; install() without torch."""
-    install(_hook.memory_limit_bytes)
+    install(_hook.memory_limit_bytes, allocator=_hook.choice)
 
 
 def why_not_recorded() -> str | None:
     """Why PyTorch's events are not in this process's recording, as a sentence; None when they are."""
-    if _hook.tracker is not None:
+    if _hook.tracker is not None or (_hook.is_ours and _hook.has_cuda_started):
         return None
     if _hook.reason is not None:
         return _hook.reason
@@ -122,9 +126,26 @@ def _is_cuda_awaited(torch: ModuleType) -> bool:
             return False
         is_first = not _hook.is_queued
         _hook.is_queued = True
-        if is_first and _hook.build is None and _hook.tracker is None:
+        if is_first and _hook.choice is AllocatorChoice.GPUMEM and not _hook.is_ours:
+            _hook.is_ours = _plug_in(torch)
+        if is_first and _hook.build is None and _hook.tracker is None and not _hook.is_ours:
             _start_build(torch)
         return is_first
+
+
+def _plug_in(torch: ModuleType) -> bool:
+    """Puts our allocator in the place of PyTorch's; whether that is done. PyTorch's own is recorded where it is not."""
+    from gpumem.recorder import torch_allocator, torch_facts
+
+    try:
+        settings = torch_facts.read_settings(torch)
+        wrong = torch_allocator.plug_in(torch, settings=settings)
+    except (TrackerUnavailable, UsageError) as error:
+        _record("note:allocator", str(error))
+        return False
+    if wrong is not None:
+        _record("note:allocator", wrong)
+    return True
 
 
 def _start_build(torch: ModuleType) -> None:
@@ -167,6 +188,10 @@ def _record_cuda(torch: ModuleType) -> None:
     recording.note_cuda_started(
         {DeviceOrdinal(device): str(facts["uuid"]) for device, facts in devices.items() if facts["uuid"]}
     )
+    if _hook.is_ours:
+        _record("source", "gpumem")
+        recording.note_own_allocator()
+        return
     try:
         _attach(torch, len(devices))
     except TrackerUnavailable as error:
@@ -247,6 +272,7 @@ def _renew_after_fork() -> None:
     _hook = _Hook()
     _hook.import_hook, _hook.is_queued = before.import_hook, before.is_queued
     _hook.memory_limit_bytes, _hook.build, _hook.reason = before.memory_limit_bytes, before.build, before.reason
+    _hook.choice, _hook.is_ours = before.choice, before.is_ours
 
 
 os.register_at_fork(after_in_child=_renew_after_fork)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pretended_driver import build_driver, run_on_driver
 
 import gpumem
 from gpumem.vocabulary import EventKind
+from pretended_driver import build_driver, run_on_driver
 
 pytestmark = pytest.mark.needs("compiler")
 

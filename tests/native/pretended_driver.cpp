@@ -87,17 +87,29 @@ EXPORT void pretend_card(size_t card_bytes, int device_count) {
   state().card_bytes = card_bytes;
   state().device_count = device_count;
 }
-EXPORT size_t pretend_used_bytes() { return state().used_bytes; }
-EXPORT int pretend_retained() { return state().retained; }
-EXPORT int pretend_depth() { return depth; }
-EXPORT void pretend_capture(int is_captured) { state().is_captured = is_captured != 0; }
-EXPORT void pretend_finish(uint64_t stream) { state().done[stream] = state().queued[stream]; }
+EXPORT size_t pretend_used_bytes() {
+  return state().used_bytes;
+}
+EXPORT int pretend_retained() {
+  return state().retained;
+}
+EXPORT int pretend_depth() {
+  return depth;
+}
+EXPORT void pretend_capture(int is_captured) {
+  state().is_captured = is_captured != 0;
+}
+EXPORT void pretend_finish(uint64_t stream) {
+  state().done[stream] = state().queued[stream];
+}
 EXPORT void pretend_failure(const char* call, int result) {
   state().failing = call;
   state().failure = result;
 }
 
-EXPORT int cuInit(unsigned) { return kSuccess; }
+EXPORT int cuInit(unsigned) {
+  return kSuccess;
+}
 EXPORT int cuGetErrorName(int result, const char** name) {
   *name = result == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_OTHER";
   return kSuccess;

@@ -116,8 +116,8 @@ GM_API gm_status gm_allocator_take_heap(gm_allocator* allocator, gm_allocator_he
 
 /* ---- PyTorch: functions for CUDAPluggableAllocator, one allocator per device ------------------------ */
 
-/* Settings for devices that PyTorch comes to use; to be called before CUDA starts. `limit_bytes`: of each device. */
-GM_API gm_status gm_torch_prepare(const char* settings, uint64_t limit_bytes, char* error, size_t capacity);
+/* Settings for devices that PyTorch comes to use; to be called before CUDA starts. */
+GM_API gm_status gm_torch_prepare(const char* settings, char* error, size_t capacity);
 /* The device's allocator; null while PyTorch has asked it for nothing. */
 GM_API gm_allocator* gm_torch_allocator(uint32_t device);
 /* Makes cudnn.benchmark work: PyTorch asks the allocator in use for its largest free block, which a pluggable one

@@ -26,7 +26,9 @@ _GAP = 2
 
 def render_demo(demo: Demo, summary: TraceSummary, snapshot: HeapSnapshot, page: Page, *, shown_at: str) -> Text:
     """The steps with why each figure moved, and two reports with the commands that show them again."""
-    text = theme.join_lines([*theme.wrap(_introduction(demo), page.width), "", *_table(demo, page), *_ending(demo, page)])
+    text = theme.join_lines(
+        [*theme.wrap(_introduction(demo), page.width), "", *_table(demo, page), *_ending(demo, page)]
+    )
     trace = shlex.quote(printable(demo.path))
     for command, part in (
         (f"gpumem summary {trace}", render_summaries([summary], page)),

@@ -1,0 +1,98 @@
+"""Our allocator in CuPy's place: two functions that CuPy calls for every block.
+
+Owns: the allocator of each device that CuPy uses, CuPy's own error. Must not know: recordings beyond what
+own_allocators does. CuPy is passed in, never imported.
+
+CuPy's hook for Python functions passes no stream, so the current one is looked up; its hook for C functions would end
+the process where an exception leaves it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+from gpumem import abi
+from gpumem.abi.allocator import DeviceKind, NativeAllocator, Status
+from gpumem.recorder import own_allocators, recording
+from gpumem.vocabulary import AllocatorChoice
+
+NOTE = "note:cupy"
+
+
+class CupyAllocator:
+    """The allocators that serve CuPy, one per device, started when a device is first used."""
+
+    def __init__(self, cupy: Any, *, settings: str, memory_bytes: int | None) -> None:
+        self._cupy = cupy
+        self._settings = settings
+        self._memory_bytes = memory_bytes
+        self._by_device: dict[int, NativeAllocator] = {}
+        self._lock = threading.Lock()
+        self._current_stream = cupy.cuda.get_current_stream
+
+    def malloc(self, byte_count: int, device: int) -> int:
+        """Address of a block for work on the current stream; raises CuPy's OutOfMemoryError."""
+        native = self._by_device.get(device) or self._start(device)
+        status, address = native.alloc(byte_count, self._current_stream().ptr)
+        if status is not Status.OK:
+            raise self._error(native, status, byte_count, device)
+        return address
+
+    def free(self, address: int, device: int) -> None:
+        """Takes a block back."""
+        self._by_device[device].free(address)
+
+    def native_of(self, device: int) -> NativeAllocator | None:
+        """The allocator of a device; None while CuPy has asked it for nothing."""
+        return self._by_device.get(device)
+
+    def _start(self, device: int) -> NativeAllocator:
+        with self._lock:
+            native = self._by_device.get(device)
+            if native is None:
+                native = self._by_device[device] = own_allocators.start_allocator(
+                    DeviceKind.CUDA, device, settings=self._settings, memory_bytes=self._memory_bytes
+                )
+            return native
+
+    def _error(self, native: NativeAllocator, status: Status, byte_count: int, device: int) -> Exception:
+        if status in (Status.OUT_OF_MEMORY, Status.TOO_LARGE):
+            limit = native.describe_device().limit_bytes or 0
+            held = native.statistics().all.reserved_bytes.current
+            error = self._cupy.cuda.memory.OutOfMemoryError(byte_count, held, limit)
+            assert isinstance(error, Exception)
+            return error
+        return RuntimeError(f"GPU {device} failed while {native.describe_failure()}.")
+
+
+def plug_in(cupy: Any, *, settings: str = "", memory_bytes: int | None = None) -> CupyAllocator:
+    """Has CuPy allocate through ours from now on; what it holds already goes back to its own pool."""
+    allocator = CupyAllocator(cupy, settings=settings, memory_bytes=memory_bytes)
+    cupy.cuda.set_allocator(cupy.cuda.PythonFunctionAllocator(allocator.malloc, allocator.free).malloc)
+    return allocator
+
+
+def install_armed(cupy: ModuleType) -> None:
+    """At the end of the program's `import cupy`: ours takes CuPy's place, or the recording says why not."""
+    reason = _why_not()
+    if reason is None:
+        try:
+            plug_in(cupy)
+        except AttributeError as error:
+            reason = f"CuPy's memory is not recorded: this CuPy is not known to gpumem ({error})."
+    if reason is not None and recording.ensure_started():
+        abi.record_fact(NOTE, json.dumps(reason))
+
+
+def _why_not() -> str | None:
+    """Why CuPy keeps its own pool in this process; None when ours is to serve it."""
+    choice = recording.armed_allocator()
+    if choice is AllocatorChoice.NATIVE:
+        return "CuPy's memory is not recorded: its own pool cannot be heard; choose --allocator gpumem."
+    if choice is AllocatorChoice.AUTO and "torch" in sys.modules:
+        return "CuPy's memory is not recorded beside PyTorch's own allocator; choose --allocator gpumem, which serves both."
+    return None

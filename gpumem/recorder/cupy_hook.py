@@ -94,5 +94,5 @@ def _why_not() -> str | None:
     if choice is AllocatorChoice.NATIVE:
         return "CuPy's memory is not recorded: its own pool cannot be heard; choose --allocator gpumem."
     if choice is AllocatorChoice.AUTO and "torch" in sys.modules:
-        return "CuPy's memory is not recorded beside PyTorch's own allocator; choose --allocator gpumem, which serves both."
+        return "CuPy's memory is not recorded beside PyTorch's own allocator; --allocator gpumem records both."
     return None

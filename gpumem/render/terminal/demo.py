@@ -26,9 +26,7 @@ _GAP = 2
 
 def render_demo(demo: Demo, summary: TraceSummary, snapshot: HeapSnapshot, page: Page, *, shown_at: str) -> Text:
     """The steps with why each figure moved, and two reports with the commands that show them again."""
-    text = theme.join_lines(
-        [*theme.wrap(_introduction(demo), page.width), "", *_table(demo, page), *_ending(demo, page)]
-    )
+    text = render_steps(demo, page)
     trace = shlex.quote(printable(demo.path))
     for command, part in (
         (f"gpumem summary {trace}", render_summaries([summary], page)),
@@ -36,6 +34,13 @@ def render_demo(demo: Demo, summary: TraceSummary, snapshot: HeapSnapshot, page:
     ):
         text.append("\n").append(f"$ {command}\n", style=theme.COMMAND).append_text(part)
     return text
+
+
+def render_steps(demo: Demo, page: Page) -> Text:
+    """What runs where, the table of the steps, and what NVML counts beside it."""
+    return theme.join_lines(
+        [*theme.wrap(_introduction(demo), page.width), "", *_table(demo, page), *_ending(demo, page)]
+    )
 
 
 def _introduction(demo: Demo) -> str:

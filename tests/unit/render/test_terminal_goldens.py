@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.text import Text
 
+from gpumem.allocator import Allocator
+from gpumem.analyses.demo import Demo, find_demo
 from gpumem.analyses.holdings import GroupBy
 from gpumem.analyses.snapshot import find_snapshot
 from gpumem.analyses.summary import summarise_trace
 from gpumem.analyses.timeline import find_timeline
 from gpumem.heap.instants import find_instant
-from gpumem.render.terminal.demo import render_demo
+from gpumem.importers.open import open_trace
+from gpumem.recorder.marks import mark
+from gpumem.recorder.session import record
+from gpumem.render.terminal.demo import render_steps
 from gpumem.render.terminal.snapshot import render_snapshot
 from gpumem.render.terminal.summary import render_summaries
 from gpumem.render.terminal.theme import ASCII, UNICODE, Page
 from gpumem.render.terminal.timeline import plot_width, render_timeline
-from gpumem.trace.model import Trace
+from gpumem.samples.nine_steps import run_steps
+from gpumem.trace.model import DeviceFacts, Trace
 from gpumem.trace.moments import parse_moment
 from trace_builder import MS, GiB, MiB, TraceBuilder
 from training_trace import training_trace
@@ -103,12 +111,21 @@ def test_several_traces_begin_with_a_table(golden: Golden) -> None:
     golden("summaries_80.txt", checked(render_summaries(found, PAGES["80"], top=2), PAGES["80"]))
 
 
-def test_demo_looks_like_its_golden(golden: Golden) -> None:
-    trace, page = training_trace(), PAGES["80"]
-    shown = find_snapshot(trace, find_instant(trace, parse_moment("peak")))
-    timeline = find_timeline(trace, buckets=plot_width(page))
-    text = render_demo(summarise_trace(trace), timeline, shown, page, segments_shown=4)
-    golden("demo_80.txt", checked(text, page))
+@pytest.mark.parametrize("name", ["simulated", "gpu"])
+def test_demo_s_steps_look_like_their_golden(name: str, golden: Golden, tmp_path: Path) -> None:
+    demo = demo_of(tmp_path)
+    if name == "gpu":
+        facts = DeviceFacts(0, name="NVIDIA H200", capacity_bytes=143156 * MiB)
+        steps = [replace(step, nvml_process_bytes=step.reserved_bytes + 518 * MiB) for step in demo.steps]
+        demo = replace(demo, device=facts, why_simulated=None, steps=steps, context_bytes=518 * MiB)
+    golden(f"demo_{name}_80.txt", checked(render_steps(demo, PAGES["80"]), PAGES["80"]))
+
+
+def demo_of(folder: Path) -> Demo:
+    """The demo as recorded on the simulated device."""
+    with record(folder / "demo.gpumem", nvml_interval=0), Allocator("simulated") as gpu:
+        run_steps(gpu, mark)
+    return find_demo(open_trace(folder / "demo.gpumem"), why_simulated="there is no CUDA driver (libcuda.so.1)")
 
 
 def test_window_is_named(golden: Golden) -> None:

@@ -1,0 +1,155 @@
+"""PyTorch on our allocator: a pretended torch and driver, and PyTorch's real error classes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import gpumem
+from fake_torch import write_fake_torch
+from gpumem import abi
+from gpumem.recorder.torch_install import find_torch
+from gpumem.vocabulary import EventKind, TraceSource
+from pretended_driver import build_driver
+
+pytestmark = pytest.mark.needs("compiler")
+HERE = Path(__file__).resolve().parent
+
+PLUGGABLE = """
+import ctypes
+class Plugged:
+    def __init__(self, malloc, free):
+        self.hooks = {}
+        self.malloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)(malloc)
+        self.free = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)(free)
+    def set_reset_fn(self, address): self.hooks['reset'] = ctypes.CFUNCTYPE(None)(address)
+    def set_record_stream_fn(self, address):
+        self.hooks['stream'] = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address)
+    def set_memory_fraction_fn(self, address):
+        self.hooks['fraction'] = ctypes.CFUNCTYPE(None, ctypes.c_double, ctypes.c_int)(address)
+current = None
+def _cuda_customAllocator(malloc, free): return Plugged(malloc, free)
+def _cuda_changeCurrentAllocator(plugged):
+    global current
+    current = plugged
+def _cuda_setMemoryFraction(fraction, device): current.hooks['fraction'](fraction, device)
+def _cuda_attach_out_of_memory_observer(observer):
+    raise RuntimeError('CUDAPluggableAllocator does not yet support attachOutOfMemoryObserver. If you need it …')
+def _cuda_isHistoryEnabled(): return True
+def _cuda_record_memory_history(*arguments): raise RuntimeError('never called')
+def _cuda_memorySnapshot(*arguments): raise RuntimeError('never called')
+"""
+
+PROGRAM = """
+import json, sys
+from torch._C import _cuda_getDeviceCount
+import torch
+torch.cuda.init()
+allocator = torch._C.current
+a = allocator.malloc(1000, 0, None)
+b = allocator.malloc(30 << 20, 0, None)
+allocator.hooks['stream'](b, 0x70)
+allocator.free(b, 30 << 20, 0, None)
+stats = torch._C._cuda_memoryStats(0)
+allocator.hooks['reset']()
+segments = torch._C._cuda_memorySnapshot(None)['segments']
+try:
+    torch._C._cuda_attach_out_of_memory_observer(print)
+except RuntimeError as error:
+    refusal = str(error)
+print(json.dumps({
+    'allocated': stats['allocated_bytes']['all'], 'active': stats['active_bytes']['large_pool'],
+    'retries': stats['num_alloc_retries'], 'after': torch._C._cuda_memoryStats(0)['reserved_bytes']['all'],
+    'unused': torch._C._cuda_memoryStats(1)['reserved_bytes']['all'], 'refusal': refusal,
+    'segments': [[s['total_size'], s['segment_type'], len(s['blocks'])] for s in segments],
+    'fraction': torch._C._cuda_getMemoryFraction(0), 'history': torch._C._cuda_isHistoryEnabled(),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_driver(tmp_path_factory.mktemp("driver"))
+
+
+def environment(driver: Path, *more: Path) -> dict[str, str]:
+    return {**os.environ, "LD_LIBRARY_PATH": str(driver), "PYTHONPATH": os.pathsep.join(map(str, more))}
+
+
+def test_program_runs_on_our_allocator_and_its_figures_are_ours(driver: Path, tmp_path: Path) -> None:
+    folder = write_fake_torch(tmp_path / "site")
+    with open(folder / "_C.py", "a") as file:
+        file.write(dedent(PLUGGABLE))
+    (tmp_path / "train.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "gpumem", "run", "--allocator", "gpumem", "-o", "t.gpumem", "train.py"]
+    variables = environment(driver, tmp_path / "site")
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["allocated"] == {
+        "current": 1024,
+        "peak": 1024 + (30 << 20),
+        "allocated": 1024 + (30 << 20),
+        "freed": 30 << 20,
+    }
+    assert said["active"]["current"] == 30 << 20
+    assert said["after"]["current"] == 2 << 20
+    assert said["unused"] == {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
+    assert said["segments"] == [[2 << 20, "small", 2]]
+    assert said["refusal"].endswith("use gpumem run --allocator native for what it cannot do.")
+    assert (said["fraction"], said["history"], said["retries"]) == (1.0, False, 0)
+    trace = gpumem.open(tmp_path / "t.gpumem")
+    assert trace.meta.source is TraceSource.GPUMEM
+    assert trace.meta.settings == "expandable_segments:True"
+    kinds = [EventKind(kind).name for batch in trace.event_batches(["kind"]) for kind in batch["kind"].tolist()]
+    assert kinds.count("ALLOC") == 2
+    assert "EMPTY_CACHE" in kinds
+    assert trace.meta.devices[0].torch_reserved_bytes_peak == 42 << 20
+
+
+def test_a_memory_limit_holds_under_our_allocator(driver: Path, tmp_path: Path) -> None:
+    folder = write_fake_torch(tmp_path / "site")
+    with open(folder / "_C.py", "a") as file:
+        file.write(dedent(PLUGGABLE))
+    (tmp_path / "train.py").write_text(
+        "import torch\ntorch.cuda.init()\ntorch._C.current.malloc(1000, 0, None)\n"
+        "print(round(torch._C._cuda_getMemoryFraction(0) * 150110994432))\n"
+    )
+    command = [sys.executable, "-m", "gpumem", "run", "--allocator", "gpumem", "--memory-limit", "24GiB", "train.py"]
+    variables = environment(driver, tmp_path / "site")
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, str(24 << 30)), done.stderr
+
+
+@pytest.mark.needs("torch")
+def test_pytorch_s_own_out_of_memory_error_is_thrown_with_its_facts(driver: Path, tmp_path: Path) -> None:
+    torch = find_torch()
+    assert torch is not None
+    program = tmp_path / "torch_oom"
+    libraries = torch.folder / "lib"
+    subprocess.run(
+        f"c++ -std=c++20 -O1 -I{torch.folder}/include {HERE / 'torch_oom.cpp'} -o {program} -L{libraries} -lc10 -ldl "
+        f"-Wl,-rpath,{libraries}".split(),
+        check=True,
+        capture_output=True,
+    )
+    done = subprocess.run(
+        [program, abi.library_path()], env=environment(driver), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "served"
+    # The segment of the first request goes back before the driver's last refusal.
+    assert lines[1] == lines[2]
+    assert lines[1].startswith(
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total capacity of 64.00 MiB "
+        "of which 62.00 MiB is free. Of the allocated memory 1024 bytes is allocated by PyTorch, and 2.00 MiB is "
+        "reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    )

@@ -1,8 +1,8 @@
 """What recording costs on a GPU: alloc+free pairs under a deep stack, and a training step of a small language model.
 
-Compared in one run: bare, under PyTorch's own history with Python stacks, under gpumem, and with gpumem attached but
-switched off. Each has a process of its own that stays; they take turns, one at a time, so that whatever the machine
-does to one it does to all. Prints a table of medians, the median ratio within a round, and the bars of
+Compared in one run: bare, under PyTorch's own history with Python stacks, under gpumem, with gpumem attached but
+switched off, and (by --modes) on gpumem's own allocator. Each has a process of its own that stays; they take turns, one
+at a time, so that whatever the machine does to one it does to all. Prints a table of medians, the median ratio within a round, and the bars of
 docs/performance.md.
 
     python benchmarks/recording_overhead.py -o overhead.json
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,8 +27,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 STACK_DEPTH = 23
 LOOPS = 5
-MODES = ("bare", "history", "gpumem", "off")
+MODES = ("bare", "history", "gpumem", "off", "own")
+MODES_BY_DEFAULT = "bare,history,gpumem,off"
 BARS = {"pair": 1.10, "step": 1.02}
+OWN_BAR = 1.0
 UNITS = {"pair": ("ns", 1), "step": ("ms", 1_000_000)}
 
 
@@ -42,11 +44,16 @@ class Worker:
         self.steps = steps
         self.folder = tempfile.TemporaryDirectory()
         self.recording: Any = None
-        if mode in ("gpumem", "off"):
+        if mode in ("gpumem", "off", "own"):
             import gpumem
 
             self.recording = gpumem.record(Path(self.folder.name) / "overhead.gpumem")
             self.recording.start()
+        if mode == "own":
+            from gpumem.recorder import torch_hook
+            from gpumem.vocabulary import AllocatorChoice
+
+            torch_hook.install(allocator=AllocatorChoice.GPUMEM)
         import torch
 
         self.torch = torch
@@ -144,10 +151,12 @@ def ask(worker: subprocess.Popen[str], what: str) -> float:
     return float(worker.stdout.readline())
 
 
-def measure_all(device: str, rounds: int, pairs: int, steps: int) -> dict[str, dict[str, list[float]]]:
+def measure_all(
+    modes: Sequence[str], device: str, rounds: int, pairs: int, steps: int
+) -> dict[str, dict[str, list[float]]]:
     """Nanoseconds by what was measured and mode, one figure a round; the order within a round shifts by one each."""
     workers = {}
-    for mode in MODES:
+    for mode in modes:
         command = [sys.executable, __file__, "--worker", mode, "--device", device]
         command += ["--pairs", str(pairs), "--steps", str(steps)]
         workers[mode] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -155,13 +164,13 @@ def measure_all(device: str, rounds: int, pairs: int, steps: int) -> dict[str, d
         assert worker.stdout is not None
         if worker.stdout.readline().strip() != "ready":
             raise SystemExit(f"the worker {mode} did not start")
-    figures: dict[str, dict[str, list[float]]] = {what: {mode: [] for mode in MODES} for what in BARS}
+    figures: dict[str, dict[str, list[float]]] = {what: {mode: [] for mode in modes} for what in BARS}
     for what, by_mode in figures.items():
-        for mode in MODES:
+        for mode in modes:
             ask(workers[mode], what)  # warms up
         for number in range(rounds):
-            for place in range(len(MODES)):
-                mode = MODES[(number + place) % len(MODES)]
+            for place in range(len(modes)):
+                mode = modes[(number + place) % len(modes)]
                 by_mode[mode].append(ask(workers[mode], what))
     for worker in workers.values():
         assert worker.stdin is not None
@@ -175,23 +184,27 @@ def ratio_to_bare(by_mode: dict[str, list[float]], mode: str) -> float:
     return median(figure / bare for figure, bare in zip(by_mode[mode], by_mode["bare"], strict=True))
 
 
-def render(figures: dict[str, dict[str, list[float]]], rounds: int) -> str:
+def render(modes: Sequence[str], figures: dict[str, dict[str, list[float]]], rounds: int) -> str:
     """The table: medians, ratios to bare, and whether the bar is met."""
-    lines = [f"medians of {rounds} interleaved runs", f"{'':<10}" + "".join(f"{mode:>16}" for mode in MODES)]
+    lines = [f"medians of {rounds} interleaved runs", f"{'':<10}" + "".join(f"{mode:>16}" for mode in modes)]
     for what, by_mode in figures.items():
         unit, divisor = UNITS[what]
         cells = [f"{median(by_mode['bare']) / divisor:,.1f}"]
-        cells += [f"{median(by_mode[m]) / divisor:,.1f} ({ratio_to_bare(by_mode, m):.2f}×)" for m in MODES[1:]]
+        cells += [f"{median(by_mode[m]) / divisor:,.1f} ({ratio_to_bare(by_mode, m):.2f}×)" for m in modes[1:]]
         lines.append(f"{what + ', ' + unit:<10}" + "".join(f"{cell:>16}" for cell in cells))
     for what, bar in BARS.items():
-        ratio = ratio_to_bare(figures[what], "gpumem")
-        lines.append(f"{what}: gpumem {ratio:.3f} × bare, bar {bar:.2f}: {'met' if ratio <= bar else 'MISSED'}")
+        for mode, mode_bar in (("gpumem", bar), ("own", OWN_BAR)):
+            if mode in modes:
+                ratio = ratio_to_bare(figures[what], mode)
+                verdict = "met" if ratio <= mode_bar else "MISSED"
+                lines.append(f"{what}: {mode} {ratio:.3f} × bare, bar {mode_bar:.2f}: {verdict}")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("-o", "--output", type=Path, help="write every figure as JSON")
+    parser.add_argument("--modes", default=MODES_BY_DEFAULT, help=f"of {', '.join(MODES)}; bare first")
     parser.add_argument("--device", default="cuda", help="cpu: only to try the benchmark itself")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--pairs", type=int, default=10_000)
@@ -201,12 +214,13 @@ def main() -> None:
     if options.worker:
         Worker(options.worker, options.device, options.pairs, options.steps).serve()
         return
-    figures = measure_all(options.device, options.rounds, options.pairs, options.steps)
+    modes = options.modes.split(",")
+    figures = measure_all(modes, options.device, options.rounds, options.pairs, options.steps)
     if options.output:
-        ratios = {what: {mode: ratio_to_bare(by_mode, mode) for mode in MODES} for what, by_mode in figures.items()}
+        ratios = {what: {mode: ratio_to_bare(by_mode, mode) for mode in modes} for what, by_mode in figures.items()}
         document = {"unit": "ns", "rounds": options.rounds, "figures": figures, "ratios": ratios, "bars": BARS}
         options.output.write_text(json.dumps(document, indent=1) + "\n")
-    print(render(figures, options.rounds))
+    print(render(modes, figures, options.rounds))
 
 
 if __name__ == "__main__":

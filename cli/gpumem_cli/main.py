@@ -38,7 +38,7 @@ COMMANDS = {
     "replay": CommandPlace("gpumem_cli.replay", "replay", "Re-run the allocator: exact, or under other settings."),
     "import": CommandPlace("gpumem_cli.import_", "import_", "Make a .gpumem of a journal or another format."),
     "doctor": CommandPlace("gpumem_cli.doctor", "doctor", "What works on this machine, and why not the rest."),
-    "demo": CommandPlace("gpumem_cli.demo", "demo", "What gpumem shows, on a recording that comes with it."),
+    "demo": CommandPlace("gpumem_cli.demo", "demo", "Nine steps of 1 GiB: what moves, what stays, and why."),
 }
 
 MEANT = {

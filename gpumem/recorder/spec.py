@@ -40,10 +40,10 @@ class RecordSpec:
     """What PyTorch may take of a device; None: no limit of ours."""
     journal_folder: str | None = None
     """Absolute folder of the journals where it is not `folder`: that one cannot be mapped."""
-    allocator: str = AllocatorChoice.AUTO.value
-    """The value of an AllocatorChoice: which allocator serves the program."""
     sealed_by_other: bool = True
     """Someone else runs the sealer; False: the main process starts it."""
+    allocator: str = AllocatorChoice.AUTO.value
+    """The value of an AllocatorChoice: which allocator serves the program."""
 
     def to_json(self) -> str:
         """The value of GPUMEM_RECORD."""

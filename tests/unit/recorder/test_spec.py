@@ -13,7 +13,7 @@ RUN_ID = "00112233445566778899aabbccddeeff"
 
 
 def test_spec_is_the_same_after_its_json() -> None:
-    spec = RecordSpec(RUN_ID, "/tmp/ä b", "train.7", 7, "first.gpumem", False, 50, 1 << 30, "/tmp/x", False)
+    spec = RecordSpec(RUN_ID, "/tmp/ä b", "train.7", 7, "first.gpumem", False, 50, 1 << 30, "/tmp/x", False, "gpumem")
     assert parse_spec(spec.to_json()) == spec
     assert '"main_pid":7,' in spec.to_json()
 

@@ -21,4 +21,4 @@ def test_second_reading_of_the_start_up_file_changes_nothing(tmp_path: Path) -> 
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("1\n", "")
+    assert (done.stdout, done.stderr) == ("2\n", "")  # one for torch, one for CuPy

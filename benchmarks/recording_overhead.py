@@ -2,8 +2,8 @@
 
 Compared in one run: bare, under PyTorch's own history with Python stacks, under gpumem, with gpumem attached but
 switched off, and (by --modes) on gpumem's own allocator. Each has a process of its own that stays; they take turns, one
-at a time, so that whatever the machine does to one it does to all. Prints a table of medians, the median ratio within a round, and the bars of
-docs/performance.md.
+at a time, so that whatever the machine does to one it does to all. Prints a table of medians, the median ratio within a
+round, and the bars of docs/performance.md.
 
     python benchmarks/recording_overhead.py -o overhead.json
 """

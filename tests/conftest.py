@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; run with --gpu")
     config.stash[NOT_RUN] = {}
+    # A runner in the background or under nohup ignores signals, which the programs under test would inherit.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 NOT_RUN = pytest.StashKey[dict[str, int]]()

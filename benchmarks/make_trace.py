@@ -208,7 +208,7 @@ def _as_trace(columns: Columns, marks: list[Mark], random: np.random.Generator) 
     for depth in depths:  # outer frames are few, inner ones many, as in programs
         level = np.arange(depth)[::-1]
         flat.append(np.minimum(1 + level * 8 + random.integers(0, 1 + level // 4), frame_count - 1))
-    files = ["", *(f"/work/train/module_{n % 40}.py" for n in range(1, frame_count))]
+    files = ["", *(f"/home/anna/train/module_{n % 40}.py" for n in range(1, frame_count))]
     lines = np.arange(frame_count, dtype=np.uint32) % 700
     device = DeviceFacts(0, uuid="GPU-0", nvml_index=0, name="made up", capacity_bytes=80 << 30)
     return Trace(

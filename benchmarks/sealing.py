@@ -42,7 +42,7 @@ def write_journal(path: Path, trace: Trace) -> JournalMaker:
     maker.raw.header["clock_monotonic_ns"] = 0
     stack_count = max(STACKS, len(trace.stacks.parents))
     table = b"\x80\x01" * 20
-    codes = [maker.code(f"/work/module_{n % 50}.py", f"function_{n}", n, table) for n in range(1500)]
+    codes = [maker.code(f"/home/anna/module_{n % 50}.py", f"function_{n}", n, table) for n in range(1500)]
     for number in range(stack_count):
         frames = [(codes[(number * 7 * (depth < 8) + depth * 31) % len(codes)], depth * 2) for depth in range(30)]
         maker.stack(frames)

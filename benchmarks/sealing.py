@@ -2,8 +2,9 @@
 
     python benchmarks/sealing.py [--sample train.gpumem] [--windows 20]
 
-A journal with that many windows of 262,144 records, made of a sample as make_trace.py does it, is sealed while it is
-open; then it is closed with its last window half full and the stacks that belong to it, and finished.
+A journal with that many windows of 262,144 records, a sample's requests served again and again (served_requests.py), is
+sealed while it is open, its blocks filled in by replay; then it is closed with its last window half full and the stacks
+that belong to it, and finished.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # the writers of journals are the tests'
 
-from make_trace import STACKS, make_large_trace, make_sample  # noqa: E402
+from make_trace import STACKS, make_sample  # noqa: E402
+from served_requests import make_served_trace  # noqa: E402
 
 from gpumem.importers.journal import read_journal  # noqa: E402
 from gpumem.importers.open import open_trace  # noqa: E402
@@ -39,6 +41,8 @@ def write_journal(path: Path, trace: Trace) -> JournalMaker:
     """An open journal with the trace's events, and as many stacks as they name, 30 frames deep."""
     maker = JournalMaker(path, window_records=WINDOW_RECORDS, window_capacity=4096)
     maker.fact("source", "native")
+    maker.fact("versions", {"torch": "2.11.0"})
+    maker.fact("device:0", {"capacity_bytes": trace.meta.devices[0].capacity_bytes, "memory_limit_bytes": None})
     maker.raw.header["clock_monotonic_ns"] = 0
     stack_count = max(STACKS, len(trace.stacks.parents))
     table = b"\x80\x01" * 20
@@ -72,7 +76,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=20)
     options = parser.parse_args()
     sample = open_trace(options.sample) if options.sample else make_sample()
-    trace = make_large_trace(sample, int((options.windows + 0.5) * WINDOW_RECORDS))
+    trace = make_served_trace(sample, int((options.windows + 0.5) * WINDOW_RECORDS))
     with tempfile.TemporaryDirectory() as folder:
         maker = write_journal(Path(folder) / "a.gpumem.journal", trace)
         sealer = JournalSealer(maker.path)
@@ -95,6 +99,7 @@ def main() -> None:
         finished = sealer.finish("exit")
         print(f"from the end to the trace: {time.perf_counter() - start:.2f} s")
         file_bytes = finished.path.stat().st_size
+        assert open_trace(finished.path).meta.block_bytes_known
         print(f"{finished.event_count:,} events: {file_bytes / finished.event_count:.2f} bytes an event")
 
 

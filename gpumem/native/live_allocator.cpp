@@ -74,6 +74,11 @@ Outcome LiveAllocator::record_stream(uint64_t address, uint64_t stream) {
 
 Outcome LiveAllocator::empty_cache() {
   std::lock_guard<std::mutex> lock(mutex_);
+  return release_idle();
+}
+
+// The event stands before the releases that it causes.
+Outcome LiveAllocator::release_idle() {
   PolicyEvent event;
   event.kind = GM_EMPTY_CACHE;
   on_event(event);
@@ -129,7 +134,7 @@ void LiveAllocator::close() {
     if (block.state == BlockState::kAllocated) live.push_back(block.address);
   });
   for (uint64_t address : live) policy_.free(address);
-  policy_.empty_cache();
+  if (policy_.statistics().all.reserved_bytes.now > 0) release_idle();
 }
 
 Refusal LiveAllocator::describe_refusal(uint64_t bytes) {
@@ -183,7 +188,7 @@ void LiveAllocator::count(const PolicyEvent& event) {
   if (event.kind == GM_SEGMENT_FREE && event.requested_bytes >= oversize_bytes) counts_.oversize_segments.remove(1);
 }
 
-// Called with the lock held, by the policy and by empty_cache().
+// Called with the lock held, by the policy and by release_idle().
 void LiveAllocator::on_event(const PolicyEvent& told) {
   count(told);
   if (generation_ != g_generation.load(std::memory_order_relaxed)) return;

@@ -99,6 +99,7 @@ class LiveAllocator : private EventSink {
 
   void on_event(const PolicyEvent& event) override;
   void count(const PolicyEvent& event);
+  Outcome release_idle();
   LiveStatistics counted() const { return LiveStatistics{policy_.statistics(), counts_}; }
   const PoolId* find_captured_pool(uint64_t stream) const;
 

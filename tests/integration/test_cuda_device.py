@@ -198,4 +198,4 @@ def test_a_recording_names_the_gpu_and_holds_the_events(driver: Path, tmp_path: 
     assert (device.name, device.uuid) == ("Pretended GPU 0", "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f")
     assert device.capacity_bytes == 64 << 20
     kinds = [EventKind(kind).name for batch in trace.event_batches(["kind"]) for kind in batch["kind"].tolist()]
-    assert kinds == ["SEGMENT_REQUEST", "SEGMENT_ALLOC", "ALLOC", "FREE", "SEGMENT_FREE"]
+    assert kinds == ["SEGMENT_REQUEST", "SEGMENT_ALLOC", "ALLOC", "FREE", "EMPTY_CACHE", "SEGMENT_FREE"]

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import gpumem
+from gpumem.abi.policy import NO_LIMIT, DeviceOptions
 from gpumem.allocator import Allocator
 from gpumem.errors import UsageError
 from gpumem.heap.instants import find_instant
 from gpumem.heap.state import heap_at
+from gpumem.simulate.replay import replay_trace
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import parse_moment
 from gpumem.vocabulary import BlockState, EventFlag, EventKind
@@ -133,7 +135,7 @@ def test_events_in_the_trace_are_the_calls(tmp_path: Path) -> None:
     rows = list(rows_of(trace))
     kinds = [EventKind(row["kind"]).name for row in rows]
     assert kinds[:6] == ["SEGMENT_REQUEST", "SEGMENT_ALLOC", "ALLOC"] * 2
-    assert kinds[6:] == ["FREE", "EMPTY_CACHE", "SEGMENT_FREE", "MARK", "FREE", "SEGMENT_FREE"]
+    assert kinds[6:] == ["FREE", "EMPTY_CACHE", "SEGMENT_FREE", "MARK", "FREE", "EMPTY_CACHE", "SEGMENT_FREE"]
     assert (rows[2]["address"], rows[2]["requested_bytes"], rows[2]["block_bytes"]) == (a, 1000, 1024)
     assert rows[2]["split_bytes"] == 2 * MIB - 1024
     assert EventFlag(rows[2]["flags"]) == EventFlag.SPLIT
@@ -183,6 +185,15 @@ def test_heap_of_the_trace_is_the_allocator_s_after_random_calls(settings: str, 
     assert counts["OOM"] == stats.oom_count > 0
     hits = sum(bool(row["flags"] & EventFlag.CACHE_HIT) for row in rows_of(trace) if row["kind"] == EventKind.ALLOC)
     assert hits == stats.cache_hit_count > 0
+
+
+def test_its_recording_is_replayed_exactly_with_the_recorded_releases(tmp_path: Path) -> None:
+    with gpumem.record(tmp_path / "t.gpumem", stacks=False), Allocator("simulated", memory_bytes=GIB) as gpu:
+        run_at_random(gpu, random.Random(3), 800)
+        gpu.empty_cache()
+    options = DeviceOptions(0, limit_bytes=NO_LIMIT, capacity_bytes=GIB)
+    result = replay_trace(gpumem.open(tmp_path / "t.gpumem"), [options], pools_recorded=True).results[0]
+    assert (result.exact, result.reason, result.empty_cache_count) == (True, "", 0)
 
 
 def run_at_random(gpu: Allocator, chance: random.Random, count: int) -> list[int]:

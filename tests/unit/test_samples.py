@@ -9,6 +9,7 @@ import pytest
 import gpumem
 from gpumem.analyses.summary import summarise_trace
 from gpumem.units import GIB, MIB
+from gpumem.vocabulary import TraceSource
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_traces"
@@ -51,6 +52,9 @@ def test_nine_steps_carry_the_figures_of_the_experiment() -> None:
     assert trace.meta.devices[0].torch_reserved_bytes_peak == 3 * GIB + 2 * MIB
 
 
-def test_installed_sample_is_the_same_recording() -> None:
-    installed = ROOT / "gpumem" / "samples" / "nine_steps.gpumem"
-    assert installed.read_bytes() == (SAMPLES / "nine_steps.gpumem").read_bytes()
+def test_cupy_sample_was_served_by_our_own_allocator() -> None:
+    trace = gpumem.open(SAMPLES / "nine_steps_cupy.gpumem")
+    (device,) = summarise_trace(trace).devices
+    assert trace.meta.source is TraceSource.GPUMEM
+    assert device.allocated_bytes is not None
+    assert (device.allocated_bytes.peak, device.reserved_bytes.peak) == (3 * GIB, 3 * GIB + 2 * MIB)

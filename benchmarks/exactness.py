@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from gpumem.analyses.replay import DeviceReplay, Wish, find_replay
 from gpumem.importers.open_end import open_with_end
 from gpumem.simulate.settings_line import split_line
-from recorded_snapshots import FACTS, FOLDER, NAMES, recorded_values, recording_path
+from recorded_snapshots import FACTS, NAMES, SAMPLES, recorded_values, recording_path
 
 PROGRAMS = (
     ("gpt", "gpt_expandable", "gpt_pow2", "gpt_split64"),
@@ -87,7 +87,7 @@ def settings_of(name: str) -> dict[str, str]:
 
 
 def main() -> None:
-    paths = [recording_path(name) for name in NAMES] + sorted((FOLDER / "native").glob("*.gpumem"))
+    paths = [recording_path(name) for name in NAMES] + sorted(SAMPLES.glob("*.gpumem"))
     report_recorded(paths)
     report_same_settings(paths)
     report_pairs()

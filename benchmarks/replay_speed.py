@@ -36,7 +36,7 @@ BAR_REQUESTS_PER_SECOND = 5e6
 CARD_BYTES = 141 << 30
 PLAIN_REQUESTS = 200_000
 SETTINGS = ("", "max_split_size_mb:64", "expandable_segments:True")
-SAMPLE = Path(__file__).parents[1] / "tests" / "recordings" / "native" / "gpt2_train.gpumem"
+SAMPLE = Path(__file__).parents[1] / "sample_traces" / "gpt2_train.gpumem"
 
 
 def gather_events(trace: Trace) -> EventColumns:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "recordings"
+SAMPLES = Path(__file__).parents[1] / "sample_traces"
+"""What `gpumem run` recorded."""
 NAMES = sorted(path.name.removesuffix(".pickle.xz") for path in FOLDER.glob("*.pickle.xz"))
 FACTS: dict[str, dict[str, Any]] = json.loads((FOLDER / "facts.json").read_text(encoding="utf-8"))
 

@@ -15,10 +15,9 @@ from gpumem.importers.open import open_trace
 from gpumem.vocabulary import EventKind
 from gpumem_cli.main import run_command_line
 from journal_maker import JournalMaker
-from recorded_snapshots import FACTS, NAMES, recorded_values, recording_path
+from recorded_snapshots import FACTS, NAMES, SAMPLES, recorded_values, recording_path
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
-NATIVE = sorted(SAMPLES.glob("*.gpumem"))
+NATIVE = [path for path in sorted(SAMPLES.glob("*.gpumem")) if "cupy" not in path.stem]
 LIMITS = {name: facts["limit"] for name, facts in FACTS.items() if "limit" in facts}
 SENTENCES = {
     "trunc": "The history begins in mid-run",

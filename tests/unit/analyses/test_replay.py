@@ -17,7 +17,7 @@ from gpumem.render.terminal.replay import render_replay
 from gpumem.render.terminal.theme import UNICODE, Page
 from gpumem.simulate.settings_line import parse_assignments, set_in_line
 from gpumem.vocabulary import DeviceOrdinal, EventKind
-from recorded_snapshots import FACTS, FOLDER, recorded_values, recording_path
+from recorded_snapshots import FACTS, SAMPLES, recorded_values, recording_path
 from trace_builder import GiB, MiB
 
 Values = dict[str, Any]
@@ -144,7 +144,7 @@ def test_the_bracket_of_an_unknown_limit_holds_in_a_what_if() -> None:
 
 
 def test_another_limit_than_the_recorded_one_is_tried() -> None:
-    path = FOLDER / "native" / "out_of_memory.gpumem"
+    path = SAMPLES / "out_of_memory.gpumem"
     assert not replay(path, Wish({}, memory_limit_bytes=1 * GiB)).is_what_if
     findings = replay(path, Wish({}, memory_limit_bytes=2 * GiB))
     assert findings.is_what_if
@@ -175,7 +175,7 @@ def test_a_fraction_needs_the_card() -> None:
 
 
 def test_under_its_own_settings_a_native_run_needs_what_it_needed() -> None:
-    path = FOLDER / "native" / "gpt2_train.gpumem"
+    path = SAMPLES / "gpt2_train.gpumem"
     (device,) = replay(path, Wish({"expandable_segments": "False"}, gpu_memory_bytes=CARD_BYTES)).devices
     assert device.what_if is not None
     assert device.what_if.saved_bytes == 0

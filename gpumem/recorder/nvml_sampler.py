@@ -26,6 +26,10 @@ NOTE = "note:nvml"
 """The fact that says why there are no readings at all."""
 READING_GAP_NS = 5_000_000
 """Least time between two readings that segment events ask for."""
+STOP_CHECK_MS = 20
+"""How long the thread may sleep without looking whether it shall end."""
+STOP_TIMEOUT_S = 0.5
+"""How long the program's end waits for the thread."""
 CUDA_START_NS = 2_000_000_000
 """Time that the start of CUDA may take until NVML lists the process, where no segment event says that it is over."""
 _SITE_WAITS = 500
@@ -72,16 +76,38 @@ class NvmlSampler:
         self._last_reading_ns = 0
         self._stopped = False
         self._lock = _thread.allocate_lock()
+        self._running = _thread.allocate_lock()
+        self._thread_pid = 0
 
     def start(self) -> None:
         """Starts the sampling thread; NVML is opened there."""
-        _thread.start_new_thread(self._run, ())
+        self._running.acquire()
+        self._thread_pid = os.getpid()
+        _thread.start_new_thread(self._run_to_end, ())
 
     def stop(self) -> None:
-        """Ends sampling with a last reading; does not wait for the thread, which sees it when it next wakes."""
+        """Ends sampling with a last reading, and waits for the thread: one that still runs while the interpreter
+        finalises can crash the program. A forked child has no such thread.
+        """
         if isinstance(self._nvml, Nvml):
             self.read_now()
         self._stopped = True
+        if self._thread_pid == os.getpid() and self._running.acquire(timeout=STOP_TIMEOUT_S):
+            self._running.release()
+
+    def _run_to_end(self) -> None:
+        try:
+            self._run()
+        finally:
+            self._running.release()
+
+    def _wait_segment_event(self, seen: int) -> int:
+        """The count of segment events once it differs from `seen`, the interval is over or sampling was stopped."""
+        count, left_ms = seen, self._interval_ms
+        while count == seen and left_ms > 0 and not self._stopped:
+            count = self._sink.wait_segment_event(seen, min(left_ms, STOP_CHECK_MS))
+            left_ms -= STOP_CHECK_MS
+        return count
 
     def set_device_uuids(self, uuids: Mapping[DeviceOrdinal, str]) -> None:
         """Tells that CUDA has started and which device each ordinal of the program is."""
@@ -104,7 +130,7 @@ class NvmlSampler:
         seen = self._sink.wait_segment_event(0, 0)
         self.read_now()
         while not self._stopped and isinstance(self._nvml, Nvml):
-            count = self._sink.wait_segment_event(seen, self._interval_ms)
+            count = self._wait_segment_event(seen)
             self._pause_until(self._last_reading_ns + READING_GAP_NS)
             if self._stopped:
                 return

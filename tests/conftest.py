@@ -39,6 +39,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     "python3.11": lambda: has_interpreter("3.11"),
     "python3.12": lambda: has_interpreter("3.12"),
     "python3.13": lambda: has_interpreter("3.13"),
+    "playwright": lambda: importlib.util.find_spec("playwright") is not None,
     "chromium": lambda: any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")),
 }
 

@@ -13,9 +13,25 @@ from gpumem.vocabulary import TraceSource
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_traces"
-NAMES = ("nine_steps", "gpt2_train", "resnet50_train", "out_of_memory")
+NAMES = sorted(path.stem for path in SAMPLES.glob("*.gpumem"))
+CUPY = "nine_steps_cupy"
+NINE_STEPS = [name for name in NAMES if name.startswith("nine_steps")]
 SAMPLE_BYTES_MAX = 300 * 1024
 BYTES_PER_EVENT_MAX = 6
+
+
+def test_every_sample_says_how_it_was_made() -> None:
+    said = (SAMPLES / "README.md").read_text(encoding="utf-8")
+    assert len(NAMES) >= 5
+    for name in NAMES:
+        assert f"| `{name}.gpumem` | `gpumem run " in said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_user_s_frames_lie_in_the_folder_that_says_nothing_of_the_machine(name: str) -> None:
+    trace = gpumem.open(SAMPLES / f"{name}.gpumem")
+    program = trace.meta.program
+    assert {file for file in trace.frames.files if file.endswith(f"/{program}")} == {f"/tmp/training/{program}"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -28,13 +44,14 @@ def test_sample_is_small_and_ended_whole(name: str) -> None:
     assert trace.meta.devices[0].name == "NVIDIA H200"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != CUPY])
 def test_peaks_are_those_that_pytorch_said(name: str) -> None:
     trace = gpumem.open(SAMPLES / f"{name}.gpumem")
     (device,) = summarise_trace(trace).devices
     facts = trace.meta.devices[0]
     assert trace.meta.block_bytes_known
     assert device.allocated_bytes is not None
+    assert facts.torch_allocated_bytes_peak
     assert device.allocated_bytes.peak == facts.torch_allocated_bytes_peak
     assert device.reserved_bytes.peak == facts.torch_reserved_bytes_peak
 
@@ -45,16 +62,11 @@ def test_training_samples_take_few_bytes_an_event(name: str) -> None:
     assert path.stat().st_size / gpumem.open(path).event_count <= BYTES_PER_EVENT_MAX
 
 
-def test_nine_steps_carry_the_figures_of_the_experiment() -> None:
-    trace = gpumem.open(SAMPLES / "nine_steps.gpumem")
-    assert [mark.name.split()[0] for mark in trace.marks][2:] == [str(step) for step in range(1, 10)]
-    assert trace.meta.devices[0].torch_allocated_bytes_peak == 3 * GIB
-    assert trace.meta.devices[0].torch_reserved_bytes_peak == 3 * GIB + 2 * MIB
-
-
-def test_cupy_sample_was_served_by_our_own_allocator() -> None:
-    trace = gpumem.open(SAMPLES / "nine_steps_cupy.gpumem")
+@pytest.mark.parametrize("name", NINE_STEPS)
+def test_nine_steps_carry_the_figures_of_the_experiment(name: str) -> None:
+    trace = gpumem.open(SAMPLES / f"{name}.gpumem")
     (device,) = summarise_trace(trace).devices
-    assert trace.meta.source is TraceSource.GPUMEM
+    assert [mark.name.split()[0] for mark in trace.marks][2:] == [str(step) for step in range(1, 10)]
     assert device.allocated_bytes is not None
     assert (device.allocated_bytes.peak, device.reserved_bytes.peak) == (3 * GIB, 3 * GIB + 2 * MIB)
+    assert trace.meta.source is (TraceSource.NATIVE if name == "nine_steps" else TraceSource.GPUMEM)

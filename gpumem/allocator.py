@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Literal
 
 from gpumem.abi.allocator import AllocatorStatistics, DeviceKind, HeapSegment, NativeAllocator, Status
-from gpumem.errors import DeviceFailed, OutOfMemoryError, UsageError
+from gpumem.errors import OutOfMemoryError, UsageError
+from gpumem.memory import DeviceMemory, check_device, check_index
 from gpumem.recorder import own_allocators
 from gpumem.units import GIB, format_bytes
 
@@ -54,12 +55,13 @@ class AllocatorStats:
         return self.reserved_bytes - self.active_bytes
 
 
-class Allocator:
+class Allocator(DeviceMemory):
     """A caching allocator that follows PyTorch's rules to the byte, on a GPU or on a simulated one.
 
     `device`: "cuda" for GPU number `index` of those the program sees, or "simulated", which needs no GPU and hands out
     addresses without memory. `settings`: what PYTORCH_CUDA_ALLOC_CONF takes. `memory_bytes`: as if the card had no
-    more. Under `gpumem run` or `gpumem.record()` every event is recorded. May be used from any thread.
+    more. Under `gpumem run` or `gpumem.record()` every event is recorded. May be used from any thread. Its figures have
+    PyTorch's names too: memory_allocated(), memory_stats() and the others of gpumem.memory, each for this device.
     """
 
     def __init__(
@@ -72,14 +74,19 @@ class Allocator:
         self._native: NativeAllocator | None = None
         if device not in _KINDS:
             raise UsageError(f'"{device}" is no kind of device; an Allocator is on "cuda" or "simulated".')
-        if not 0 <= index < 128 or (memory_bytes is not None and memory_bytes <= 0):
-            raise UsageError("An Allocator's index is 0 to 127, and its memory_bytes more than 0.")
+        if memory_bytes is not None and memory_bytes <= 0:
+            raise UsageError("An Allocator's memory_bytes are more than 0.")
         if memory_bytes is None and device == "simulated":
             memory_bytes = SIMULATED_MEMORY_BYTES
-        self._index = index
+        self._index = check_index(index)
         self._native = own_allocators.start_allocator(
             _KINDS[device], index, settings=settings, memory_bytes=memory_bytes
         )
+
+    @property
+    def index(self) -> int:
+        """The program's ordinal of the device."""
+        return self._index
 
     def alloc(self, bytes: int, stream: int = 0) -> int:  # noqa: A002 (as a request is called)
         """Address of a block of at least `bytes` for work on `stream` (a raw handle); 0 for no bytes.
@@ -103,10 +110,6 @@ class Allocator:
         """Says that `stream` uses the block too, so that its free waits for the work queued there by then."""
         self._check(self._open().record_stream(address, stream), address)
 
-    def empty_cache(self) -> None:
-        """Gives every segment without a block in use back to the driver."""
-        self._check(self._open().empty_cache(), 0)
-
     def stats(self) -> AllocatorStats:
         """What is held now and was held at most."""
         return _stats_of(self._open().statistics())
@@ -118,10 +121,6 @@ class Allocator:
     def free_bytes(self) -> int:
         """What the device has left, by its driver."""
         return self._open().describe_device().free_bytes
-
-    def reset_peaks(self) -> None:
-        """Peaks count from what is held now."""
-        self._open().reset_peaks()
 
     def close(self) -> None:
         """Gives all memory back; blocks still held are freed first. Harmless when closed."""
@@ -150,8 +149,7 @@ class Allocator:
     def _check(self, status: Status, address: int) -> None:
         if status is Status.NOT_LIVE:
             raise UsageError(f"{address:#x} is no block that this allocator has handed out and not yet taken back.")
-        if status is Status.DEVICE_FAILED:
-            raise DeviceFailed(f"GPU {self._index} failed while {self._open().describe_failure()}.")
+        check_device(self._open(), self._index, status)
         assert status is Status.OK, status
 
     def _refusal(self, native: NativeAllocator, status: Status, byte_count: int) -> Exception:

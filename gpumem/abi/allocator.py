@@ -282,6 +282,12 @@ def count_gpus() -> tuple[int, str | None]:
     return count.value, error.value.decode(errors="replace") if status else None
 
 
+def find_current_gpu() -> int | None:
+    """The GPU whose CUDA context is current on this thread; None where none is."""
+    device = c_uint32()
+    return device.value if load_core().gm_allocator_current_gpu(byref(device)) == Status.OK else None
+
+
 def prepare_torch(settings: str) -> None:
     """Settings of the allocators that PyTorch will get; raises UsageError when they are not the allocator's."""
     error = ctypes.create_string_buffer(TEXT_CAPACITY)

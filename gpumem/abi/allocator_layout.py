@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uin
 
 from gpumem.abi.policy_layout import CHeapBlocks, CHeapSegments
 
-ALLOCATOR_ABI_HASH = "f18918672c6394d88211f9515538eb70b90400adee85dac398b61a1d0d8d4a0c"
+ALLOCATOR_ABI_HASH = "0ff9b22ed3b57973cda54b62f0fa83c5282d425d172bcb5fe38318b74e5bec43"
 """SHA-256 of the gpumem_allocator.h that this module was written for."""
 
 
@@ -97,6 +97,7 @@ HeapTaker = ctypes.CFUNCTYPE(None, c_void_p, POINTER(CHeapSegments), POINTER(CHe
 PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_allocator_abi_hash": (c_char_p, ()),
     "gm_allocator_count_gpus": (c_int32, (POINTER(c_uint32), c_char_p, c_size_t)),
+    "gm_allocator_current_gpu": (c_int32, (POINTER(c_uint32),)),
     "gm_allocator_create": (c_int32, (POINTER(CAllocatorOptions), POINTER(c_void_p), c_char_p, c_size_t)),
     "gm_allocator_destroy": (None, (c_void_p,)),
     "gm_allocator_alloc": (c_int32, (c_void_p, c_uint64, c_uint64, POINTER(c_uint64))),

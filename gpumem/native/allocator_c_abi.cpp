@@ -79,6 +79,16 @@ gm_status gm_allocator_count_gpus(uint32_t* count, char* error, size_t capacity)
   });
 }
 
+gm_status gm_allocator_current_gpu(uint32_t* device) {
+  if (!device) return GM_BAD_ARGUMENT;
+  return gpumem::guarded([&]() -> gm_status {
+    int found = gpumem::CudaDevice::find_current();
+    if (found < 0) return GM_ALLOCATOR_NO_DEVICE;
+    *device = static_cast<uint32_t>(found);
+    return GM_OK;
+  });
+}
+
 gm_status gm_allocator_create(const gm_allocator_options* options, gm_allocator** allocator, char* error,
                               size_t capacity) {
   if (!options || !options->settings || !allocator || options->device >= 255) return GM_BAD_ARGUMENT;

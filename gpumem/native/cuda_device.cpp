@@ -69,6 +69,22 @@ std::unique_ptr<CudaDevice> CudaDevice::open(int ordinal, uint64_t memory_bytes,
   return device;
 }
 
+int CudaDevice::find_current() {
+  std::string why;
+  const cuda::Functions* driver = cuda::driver(&why);
+  cuda::Context context = nullptr;
+  cuda::DeviceNumber current = 0;
+  int count = 0;
+  if (!driver || driver->get_current_context(&context) != cuda::kSuccess || !context) return -1;
+  if (driver->get_current_device(&current) != cuda::kSuccess) return -1;
+  if (driver->get_device_count(&count) != cuda::kSuccess) return -1;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    cuda::DeviceNumber number = 0;
+    if (driver->get_device(&number, ordinal) == cuda::kSuccess && number == current) return ordinal;
+  }
+  return -1;
+}
+
 CudaDevice::CudaDevice(const cuda::Functions* driver, cuda::DeviceNumber device) : driver_(driver), device_(device) {}
 
 bool CudaDevice::start(uint64_t memory_bytes, std::string* why) {

@@ -24,6 +24,8 @@ class CudaDevice : public Device {
   // takes it as it is.
   static std::unique_ptr<CudaDevice> open(int ordinal, uint64_t memory_bytes, std::string* why);
   ~CudaDevice() override;
+  // The program's ordinal of the GPU whose context is current on this thread; -1 where none is.
+  static int find_current();
 
   DeviceStatus alloc_segment(const RangeRequest& request, uint64_t* address) override;
   DeviceStatus free_segment(uint64_t address, uint64_t bytes) override;

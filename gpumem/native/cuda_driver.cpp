@@ -42,6 +42,7 @@ void load(void* library, Functions* functions, std::string* why) {
       .take("cuDevicePrimaryCtxRetain", &functions->retain_primary_context)
       .take("cuDevicePrimaryCtxRelease_v2", &functions->release_primary_context)
       .take("cuCtxGetCurrent", &functions->get_current_context)
+      .take("cuCtxGetDevice", &functions->get_current_device)
       .take("cuCtxPushCurrent_v2", &functions->push_context)
       .take("cuCtxPopCurrent_v2", &functions->pop_context)
       .take("cuThreadExchangeStreamCaptureMode", &functions->exchange_capture_mode)

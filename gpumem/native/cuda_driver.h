@@ -68,6 +68,7 @@ struct Functions {
   Result (*retain_primary_context)(Context* context, DeviceNumber device);
   Result (*release_primary_context)(DeviceNumber device);
   Result (*get_current_context)(Context* context);
+  Result (*get_current_device)(DeviceNumber* device);
   Result (*push_context)(Context context);
   Result (*pop_context)(Context* context);
   Result (*exchange_capture_mode)(int* mode);

@@ -12,16 +12,14 @@ import threading
 from dataclasses import dataclass
 
 from gpumem import abi
-from gpumem.abi.allocator import DeviceKind, HeapSegment, NativeAllocator, create_allocator
+from gpumem.abi.allocator import DeviceKind, HeapSegment, NativeAllocator, create_allocator, torch_allocator
 from gpumem.errors import UsageError
 from gpumem.recorder import recording
-from gpumem.vocabulary import BlockState, DeviceOrdinal
+from gpumem.recorder.torch_shapes import STATES
+from gpumem.vocabulary import DeviceOrdinal
 
-_STATES = {
-    BlockState.ALLOCATED: "active_allocated",
-    BlockState.PENDING: "active_pending_free",
-    BlockState.FREE: "inactive",
-}
+DEVICES_MAX = 128
+"""Ordinals that a device may have are below this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,7 @@ class OwnAllocator:
 
 _lock = threading.RLock()
 _alive: dict[tuple[DeviceKind, int], OwnAllocator] = {}
+_is_torch_served = False
 
 
 def start_allocator(
@@ -86,6 +85,27 @@ def record_found() -> None:
                 abi.record_fact(f"initial_state:own{own.device}", json.dumps(state))
 
 
+def find_serving(device: int) -> NativeAllocator | None:
+    """The allocator of ours that serves the device here: on the GPU, in PyTorch's place, else simulated."""
+    with _lock:
+        on_gpu, simulated = _alive.get((DeviceKind.CUDA, device)), _alive.get((DeviceKind.SIMULATED, device))
+    if on_gpu is not None:
+        return on_gpu.native
+    return torch_allocator(device) or (None if simulated is None else simulated.native)
+
+
+def is_any_on_gpu() -> bool:
+    """Whether an allocator of ours holds a GPU in this process."""
+    with _lock:
+        return _is_torch_served or any(kind is DeviceKind.CUDA for kind, _ in _alive)
+
+
+def note_torch_served() -> None:
+    """PyTorch's requests come to ours from now on."""
+    global _is_torch_served
+    _is_torch_served = True
+
+
 def is_any_recorded() -> bool:
     """Whether an allocator of ours lives in this process and its events are recorded."""
     return bool(_alive) and recording.current() is not None
@@ -126,7 +146,7 @@ def _describe_segment(device: int, segment: HeapSegment) -> dict[str, object]:
                 "address": block.address,
                 "size": block.block_bytes,
                 "requested_size": block.requested_bytes,
-                "state": _STATES[block.state],
+                "state": STATES[block.state],
             }
             for block in segment.blocks
         ],

@@ -17,7 +17,7 @@ from typing import Any
 from gpumem import abi
 from gpumem.abi.allocator import answer_cache_info, load_core, prepare_torch
 from gpumem.errors import TrackerUnavailable
-from gpumem.recorder import torch_figures
+from gpumem.recorder import own_allocators, torch_figures
 
 _SETTERS = {
     "set_reset_fn": "gm_torch_empty_cache",
@@ -62,6 +62,7 @@ def plug_in(torch: ModuleType, *, settings: str) -> str | None:
             "program with gpumem run --allocator gpumem."
         ) from None
     _kept.append(plugged)
+    own_allocators.note_torch_served()
     _serve_figures(torch)
     return answer_cache_info()
 

@@ -1,6 +1,7 @@
 """Our allocator's figures in the shapes that torch._C gives its own.
 
-Owns: names and nesting of PyTorch's statistics and snapshots. Must not know: torch, how allocators are plugged in.
+Owns: the functions that stand on torch._C. Must not know: torch, how allocators are plugged in, how PyTorch names and
+nests what they give (torch_shapes).
 """
 
 from __future__ import annotations
@@ -9,26 +10,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from gpumem.abi.allocator import (
-    NO_LIMIT,
-    AllocatorStatistics,
-    Counter,
-    HeapSegment,
-    statistics_by_name,
-    torch_allocator,
-)
-from gpumem.abi.allocator_layout import POOL_COUNTERS
-from gpumem.vocabulary import BlockState
-
-DEVICES_MAX = 128
-_STATES = {
-    BlockState.ALLOCATED: "active_allocated",
-    BlockState.PENDING: "active_pending_free",
-    BlockState.FREE: "inactive",
-}
-_NOTHING = Counter(0, 0, 0, 0)
-
-Nested = dict[str, object]
+from gpumem.abi.allocator import torch_allocator
+from gpumem.recorder.own_allocators import DEVICES_MAX
+from gpumem.recorder.torch_shapes import Nested, nest_segment, nest_statistics
 
 
 @dataclass
@@ -110,67 +94,4 @@ def read_snapshot(*arguments: object, **keywords: object) -> Nested:
         "device_traces": [[] for _ in range(device_count)],
         "allocator_settings": {},
         "external_annotations": [],
-    }
-
-
-def nest_statistics(counted: AllocatorStatistics | None) -> Nested:
-    """The statistics under PyTorch's names and nesting."""
-    if counted is None:
-        pools = ("all", "small_pool", "large_pool")
-        nested: Nested = {name: {pool: _nest(_NOTHING) for pool in pools} for name in POOL_COUNTERS}
-        return nested | _counts_of(None)
-    by_name = statistics_by_name(counted)
-    nested = {name: {pool: _nest(counter) for pool, counter in pools.items()} for name, pools in by_name.items()}
-    return nested | _counts_of(counted)
-
-
-def _counts_of(counted: AllocatorStatistics | None) -> Nested:
-    limit = NO_LIMIT if counted is None else counted.max_split_bytes
-    return {
-        "oversize_allocations": _nest(_NOTHING if counted is None else counted.oversize_allocations),
-        "oversize_segments": _nest(_NOTHING if counted is None else counted.oversize_segments),
-        "num_alloc_retries": 0 if counted is None else counted.num_alloc_retries,
-        "num_ooms": 0 if counted is None else counted.num_ooms,
-        "num_sync_all_streams": 0 if counted is None else counted.num_sync_all_streams,
-        "num_device_alloc": 0 if counted is None else counted.num_device_alloc,
-        "num_device_free": 0 if counted is None else counted.num_device_free,
-        "max_split_size": -1 if limit == NO_LIMIT else limit,
-    }
-
-
-def _nest(counter: Counter) -> dict[str, int]:
-    return {
-        "current": counter.current,
-        "peak": counter.peak,
-        "allocated": counter.added,
-        "freed": counter.removed,
-    }
-
-
-def nest_segment(device: int, segment: HeapSegment) -> Nested:
-    """A segment as in PyTorch's snapshots."""
-    held = [block for block in segment.blocks if block.state is BlockState.ALLOCATED]
-    active = [block for block in segment.blocks if block.state is not BlockState.FREE]
-    return {
-        "device": device,
-        "address": segment.address,
-        "total_size": segment.segment_bytes,
-        "allocated_size": sum(block.block_bytes for block in held),
-        "active_size": sum(block.block_bytes for block in active),
-        "requested_size": sum(block.requested_bytes for block in active),
-        "stream": segment.stream,
-        "segment_type": "small" if segment.is_small else "large",
-        "segment_pool_id": segment.pool,
-        "is_expandable": segment.is_expandable,
-        "frames": [],
-        "blocks": [
-            {
-                "address": block.address,
-                "size": block.block_bytes,
-                "requested_size": block.requested_bytes,
-                "state": _STATES[block.state],
-                "frames": [],
-            }
-            for block in segment.blocks
-        ],
     }

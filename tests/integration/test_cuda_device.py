@@ -143,6 +143,27 @@ def test_a_smaller_card_is_pretended_by_memory_bytes(driver: Path) -> None:
     )
 
 
+def test_figures_are_of_the_gpu_whose_context_is_current(driver: Path) -> None:
+    check(
+        driver,
+        """
+        from gpumem import memory
+        driver.pretend_card(64 * MIB, 2)
+        assert memory.current_device() == 0
+        with gpumem.Allocator("cuda", 0) as first, gpumem.Allocator("cuda", 1) as second:
+            second.alloc(3 * MIB)
+            assert (memory.current_device(), memory.memory_reserved()) == (0, 0)
+            driver.pretend_current(1)
+            assert (memory.current_device(), memory.memory_reserved()) == (1, 20 * MIB)
+            assert memory.memory_reserved(0) == 0
+            with memory.device(0):
+                assert (memory.current_device(), memory.memory_reserved()) == (0, 0)
+            driver.pretend_current(-1)
+            assert memory.current_device() == 0
+        """,
+    )
+
+
 def test_two_devices_have_an_allocator_each(driver: Path) -> None:
     check(
         driver,

@@ -96,6 +96,10 @@ EXPORT int pretend_retained() {
 EXPORT int pretend_depth() {
   return depth;
 }
+// As the program's own runtime does: a device's context is current on this thread; -1 none.
+EXPORT void pretend_current(int device) {
+  current = device < 0 ? nullptr : reinterpret_cast<void*>(static_cast<uintptr_t>(0x1000 + device));
+}
 EXPORT void pretend_capture(int is_captured) {
   state().is_captured = is_captured != 0;
 }
@@ -153,6 +157,11 @@ EXPORT int cuDevicePrimaryCtxRelease_v2(int) {
 }
 EXPORT int cuCtxGetCurrent(void** context) {
   *context = current;
+  return kSuccess;
+}
+EXPORT int cuCtxGetDevice(int* device) {
+  if (!current) return kInvalidValue;
+  *device = static_cast<int>(reinterpret_cast<uintptr_t>(current) - 0x1000);
   return kSuccess;
 }
 EXPORT int cuCtxPushCurrent_v2(void* context) {

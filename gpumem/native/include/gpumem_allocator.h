@@ -35,6 +35,8 @@ typedef struct gm_allocator gm_allocator;
 GM_API const char* gm_allocator_abi_hash(void);
 /* The GPUs that the driver shows this process; starts no context. GM_ALLOCATOR_NO_DEVICE and the reason without any. */
 GM_API gm_status gm_allocator_count_gpus(uint32_t* count, char* error, size_t capacity);
+/* The GPU whose context is current on this thread; GM_ALLOCATOR_NO_DEVICE where none is. Starts nothing. */
+GM_API gm_status gm_allocator_current_gpu(uint32_t* device);
 /* Starts the device's context (cuda). On failure `error` says why. */
 GM_API gm_status gm_allocator_create(const gm_allocator_options* options, gm_allocator** allocator, char* error,
                                      size_t capacity);

@@ -43,6 +43,14 @@ class PeakLevel:
 
 
 @dataclass(frozen=True, slots=True)
+class StateAt:
+    """A device after an event: its levels and its blocks in use, pending ones included."""
+
+    levels: Levels
+    blocks: LiveTable
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceScan:
     """What a window of events did on one device."""
 
@@ -63,6 +71,8 @@ class DeviceScan:
     """Only where the trace knows its blocks."""
     flag_counts: Sequence[int]
     """Events in the window by the value of their flags, where the trace knows its blocks."""
+    state: StateAt
+    """After the event that was asked for, else at the end."""
 
     def count_flag(self, flag: EventFlag) -> int:
         """Events with this flag in the window."""
@@ -92,9 +102,14 @@ def scan_trace(
     window: Window | None = None,
     devices: Collection[DeviceOrdinal] | None = None,
     carried: Sequence[str] = ("stack",),
+    event: EventIndex | None = None,
 ) -> list[DeviceScan]:
-    """Levels, peaks, counts and peak blocks (with the `carried` columns) in a window, one scan a device."""
+    """Levels, peaks, counts and peak blocks (with the `carried` columns) in a window, one scan a device.
+
+    `event`, which lies in the window, is where the scans' `state` is taken.
+    """
     within = window or whole(trace)
+    taken_at = within.last if event is None else event
     kept = _kept_columns(trace, carried)
     scanner = _Scanner(trace, kept, devices)
     wanted = kept
@@ -103,7 +118,10 @@ def scan_trace(
     for batch in _batches(trace, wanted, 0, within.first + 1):
         scanner.advance(batch)
     scanner.begin(within.first)
-    for batch in _batches(trace, wanted, within.first + 1, within.last + 1):
+    for batch in _batches(trace, wanted, within.first + 1, taken_at + 1):
+        scanner.advance(batch)
+    scanner.take_state()
+    for batch in _batches(trace, wanted, taken_at + 1, within.last + 1):
         scanner.advance(batch)
     return [scanner.progress[device].finish() for device in sorted(scanner.progress)]
 
@@ -165,6 +183,7 @@ class _Progress:
     peak_base: LiveTable | None = None
     peak_batch: tuple[DeviceBatch, int] | None = None
     oom_events: list[EventIndex] = field(default_factory=list)
+    state: StateAt | None = None
 
     def begin(self, event: EventIndex) -> None:
         """Peaks and counts start here, at the levels after `event`."""
@@ -215,6 +234,7 @@ class _Progress:
             self.table,
             self.segments or SegmentHistory(self.device, ()),
             self.flag_counts.tolist(),
+            self.state or StateAt(self.levels, self.table),
         )
 
 
@@ -224,6 +244,7 @@ class _Scanner:
     def __init__(self, trace: Trace, kept: Sequence[str], devices: Collection[DeviceOrdinal] | None) -> None:
         self.kept, self.devices, self.basis = kept, devices, basis_of(trace)
         self.first_event: EventIndex | None = None
+        self.is_state_taken = False
         self.initial_blocks = trace.initial_blocks
         levels = find_initial_levels(trace)
         self.progress = {
@@ -235,6 +256,11 @@ class _Scanner:
         self.first_event = event
         for one in self.progress.values():
             one.begin(event)
+
+    def take_state(self) -> None:
+        self.is_state_taken = True
+        for one in self.progress.values():
+            one.state = StateAt(one.levels, one.table)
 
     def advance(self, batch: EventBatch) -> None:
         for events in split_by_device(batch, self.devices):
@@ -257,6 +283,8 @@ class _Scanner:
         one = self.progress[device] = _Progress(device, self.basis, Levels(), empty, segments=self._segments(device))
         if self.first_event is not None:
             one.begin(self.first_event)
+        if self.is_state_taken:
+            one.state = StateAt(Levels(), empty)
         return one
 
 

@@ -1,0 +1,229 @@
+"""Which stack, and which site, of one recording is which of another.
+
+Owns: the pairing. Must not know: how blocks were measured, reports.
+
+Stacks belong together that went through the same functions; by and by fewer callers of the site have to agree, the
+frames from the site inwards always. Among those the line numbers decide, which may differ only in files whose lines
+moved: pairs keep the order of lines, are as many as can be, and of several ways to pair them the one is taken whose
+lines, bytes and counts differ least.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gpumem.analyses.diff_files import LineMap
+from gpumem.analyses.diff_sides import HeldGroup
+from gpumem.trace.model import Frame
+
+_CALLERS_THAT_AGREE = (1 << 20, 3, 1, 0)
+"""How many callers of the site have to be the same functions, round by round."""
+_PAIR = 1000.0
+_SAME_LINES = 3.0
+_SAME_BYTES = 4.0
+_SAME_COUNT = 1.0
+_CELLS_MAX = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPair:
+    """A stack or site on both sides; None where that side has none."""
+
+    before: HeldGroup | None
+    after: HeldGroup | None
+
+
+def pair_stacks(before: Sequence[HeldGroup], after: Sequence[HeldGroup], lines: LineMap) -> list[GroupPair]:
+    """Every stack of both sides, once."""
+    renamed = [_Candidate(group, _in_later_names(group, lines)) for group in before]
+    left, right = renamed, [_Candidate(group, group) for group in after]
+    pairs: list[GroupPair] = []
+    for callers in _CALLERS_THAT_AGREE:
+        matched = list(_match_round(left, right, callers, lines.moved))
+        pairs.extend(GroupPair(was.own, now.own) for was, now in matched)
+        taken = {id(one) for pair in matched for one in pair}
+        left, right = ([one for one in side if id(one) not in taken] for side in (left, right))
+    pairs.extend(GroupPair(one.own, None) for one in left)
+    pairs.extend(GroupPair(None, one.own) for one in right)
+    return pairs
+
+
+def pair_sites(stacks: Sequence[GroupPair], lines: LineMap) -> list[GroupPair]:
+    """Every site of both sides, once: with the one that most bytes of its stacks went to, else one of its function."""
+    was = _sites([pair.before for pair in stacks if pair.before is not None])
+    now = _sites([pair.after for pair in stacks if pair.after is not None])
+    chosen = _most_voted(stacks)
+    pairs = [GroupPair(was[before], now[after]) for before, after in chosen.items()]
+    taken = set(chosen.values())
+    left = [_Candidate(was[site], _site_alone(was[site], lines)) for site in was if site not in chosen]
+    right = [_Candidate(now[site], _site_alone(now[site], None)) for site in now if site not in taken]
+    known = _known_lines(stacks, lines)
+    matched = [
+        (before, after)
+        for before, after in _match_round(left, right, 0, lines.moved)
+        if _is_in_line(known.get(after.named.site.file, []), before.named.site.line, after.named.site.line)
+    ]
+    pairs.extend(GroupPair(before.own, after.own) for before, after in matched)
+    done = {id(one) for pair in matched for one in pair}
+    pairs.extend(GroupPair(one.own, None) for one in left if id(one) not in done)
+    pairs.extend(GroupPair(None, one.own) for one in right if id(one) not in done)
+    return pairs
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A group that has no partner yet, and the same with its files named as on the later side."""
+
+    own: HeldGroup
+    named: HeldGroup
+
+    def reach(self, callers: int) -> tuple[Frame, ...]:
+        """The frames that have to agree: from the innermost to so many callers of the site."""
+        return self.named.frames[: self.named.site_index + 1 + callers]
+
+
+def _match_round(
+    left: Sequence[_Candidate], right: Sequence[_Candidate], callers: int, moved: Collection[str]
+) -> Iterator[tuple[_Candidate, _Candidate]]:
+    """Pairs of those that agree in the functions within reach."""
+    groups: dict[tuple[tuple[str, str], ...], tuple[list[_Candidate], list[_Candidate]]] = {}
+    for side, candidates in enumerate((left, right)):
+        for one in candidates:
+            key = tuple((frame.file, frame.function) for frame in one.reach(callers))
+            groups.setdefault(key, ([], []))[side].append(one)
+    for was, now in groups.values():
+        if was and now:
+            yield from _align(_in_order(was, callers), _in_order(now, callers), moved)
+
+
+def _in_order(candidates: Sequence[_Candidate], callers: int) -> list[_Row]:
+    return sorted((_Row(one, one.reach(callers)) for one in candidates), key=_Row.order)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A candidate among those that went through the same functions."""
+
+    candidate: _Candidate
+    frames: tuple[Frame, ...]
+
+    def order(self) -> tuple[int, ...]:
+        """The lines, outermost first: the order in which a program comes to them."""
+        return tuple(frame.line for frame in reversed(self.frames))
+
+
+def _align(
+    left: Sequence[_Row], right: Sequence[_Row], moved: Collection[str]
+) -> Iterator[tuple[_Candidate, _Candidate]]:
+    """The pairing in order with the greatest sum of likenesses; where there are too many for that, of equal lines."""
+    if len(left) * len(right) > _CELLS_MAX:
+        yield from _pair_equal_lines(left, right)
+        return
+    gains = [[_likeness(was, now, moved) for now in right] for was in left]
+    best = [[0.0] * (len(right) + 1) for _ in range(len(left) + 1)]
+    for i in range(len(left) - 1, -1, -1):
+        for j in range(len(right) - 1, -1, -1):
+            best[i][j] = max(best[i + 1][j], best[i][j + 1], best[i + 1][j + 1] + gains[i][j])
+    i = j = 0
+    while i < len(left) and j < len(right):
+        if gains[i][j] > 0 and best[i][j] == best[i + 1][j + 1] + gains[i][j]:
+            yield left[i].candidate, right[j].candidate
+            i, j = i + 1, j + 1
+        elif best[i][j] == best[i + 1][j]:
+            i += 1
+        else:
+            j += 1
+
+
+def _likeness(was: _Row, now: _Row, moved: Collection[str]) -> float:
+    """How much speaks for two groups of the same functions being one; 0 where a line differs that did not move."""
+    same_lines = True
+    for one, other in zip(was.frames, now.frames, strict=True):
+        if one.line != other.line:
+            if other.file not in moved:
+                return 0.0
+            same_lines = False
+    before, after = was.candidate.named, now.candidate.named
+    found = _PAIR + (_SAME_LINES if same_lines else 0.0)
+    if before.block_count == after.block_count:
+        found += _SAME_BYTES if before.held_bytes == after.held_bytes else _SAME_COUNT
+    more = max(before.held_bytes, after.held_bytes)
+    return found + (min(before.held_bytes, after.held_bytes) / more if more else 1.0)
+
+
+def _pair_equal_lines(left: Sequence[_Row], right: Sequence[_Row]) -> Iterator[tuple[_Candidate, _Candidate]]:
+    there = {row.order(): row for row in right}
+    for row in left:
+        partner = there.pop(row.order(), None)
+        if partner is not None:
+            yield row.candidate, partner.candidate
+
+
+def _in_later_names(group: HeldGroup, lines: LineMap) -> HeldGroup:
+    return replace(group, frames=tuple(lines.renamed(frame) for frame in group.frames))
+
+
+def _site_alone(group: HeldGroup, lines: LineMap | None) -> HeldGroup:
+    site = group.site if lines is None else lines.renamed(group.site)
+    return replace(group, frames=(site,), site_index=0)
+
+
+def _sites(stacks: Iterable[HeldGroup]) -> dict[Frame, HeldGroup]:
+    """The stacks summed by site, with the frames of the heaviest."""
+    by_site: dict[Frame, list[HeldGroup]] = {}
+    for stack in stacks:
+        by_site.setdefault(stack.site, []).append(stack)
+    return {
+        site: replace(
+            max(group, key=lambda stack: (stack.held_bytes, stack.block_count)),
+            held_bytes=sum(stack.held_bytes for stack in group),
+            block_count=sum(stack.block_count for stack in group),
+        )
+        for site, group in by_site.items()
+    }
+
+
+def _most_voted(stacks: Iterable[GroupPair]) -> dict[Frame, Frame]:
+    """The site that each earlier site became, by the bytes of the stacks that were paired; none is taken twice."""
+    votes: Counter[tuple[Frame, Frame]] = Counter()
+    for pair in stacks:
+        if pair.before is not None and pair.after is not None:
+            votes[pair.before.site, pair.after.site] += pair.before.held_bytes + pair.after.held_bytes + 1
+    chosen: dict[Frame, Frame] = {}
+    taken: set[Frame] = set()
+    for (was, now), _ in sorted(votes.items(), key=lambda vote: (-vote[1], *map(_frame_order, vote[0]))):
+        if was not in chosen and now not in taken:
+            chosen[was] = now
+            taken.add(now)
+    return chosen
+
+
+def _frame_order(frame: Frame) -> tuple[str, int, str]:
+    return frame.file, frame.line, frame.function
+
+
+def _known_lines(stacks: Iterable[GroupPair], lines: LineMap) -> dict[str, list[tuple[int, int]]]:
+    """By file, in order, the lines of paired stacks: earlier and later."""
+    found: dict[str, set[tuple[int, int]]] = {}
+    for pair in stacks:
+        if pair.before is not None and pair.after is not None:
+            for was, now in zip(pair.before.frames, pair.after.frames, strict=False):
+                if lines.renamed(was).file == now.file and was.function == now.function:
+                    found.setdefault(now.file, set()).add((was.line, now.line))
+    return {file: sorted(pairs) for file, pairs in found.items()}
+
+
+def _is_in_line(known: Sequence[tuple[int, int]], was: int, now: int) -> bool:
+    """Whether a line can have moved so far: no less and no farther than the known lines around it.
+
+    A file's top never moves; below the last known line all is possible that keeps the order.
+    """
+    above = max((pair for pair in known if pair[0] <= was), default=(0, 0))
+    below = min((pair for pair in known if pair[0] > was), default=None)
+    shift, least = now - was, above[1] - above[0]
+    if below is None:
+        return now >= above[1]
+    most = below[1] - below[0]
+    return min(least, most) <= shift <= max(least, most)

@@ -1,0 +1,128 @@
+"""One side of a comparison: the state of a trace at a moment, by stack, and the peaks of the whole trace.
+
+Owns: measuring a side. Must not know: the other side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpumem.analyses.sites import SiteFinder
+from gpumem.heap.instants import Instant, find_instant
+from gpumem.heap.levels import basis_column
+from gpumem.heap.live import LiveTable
+from gpumem.heap.scan import DeviceScan, scan_trace
+from gpumem.trace.model import DeviceFacts, Frame, Trace
+from gpumem.trace.moments import Moment
+from gpumem.vocabulary import DeviceOrdinal, StackId
+
+
+@dataclass(frozen=True, slots=True)
+class HeldGroup:
+    """The allocated blocks of one stack, or of all stacks of one site; `frames` is then the heaviest of them."""
+
+    frames: tuple[Frame, ...]
+    """Innermost first, at least one."""
+    site_index: int
+    """Which of the frames is the site."""
+    held_bytes: int
+    block_count: int
+
+    @property
+    def site(self) -> Frame:
+        return self.frames[self.site_index]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSide:
+    """A device of one trace; bytes in the trace's basis but for the requested and the reserved."""
+
+    facts: DeviceFacts
+    held_bytes: int
+    requested_bytes: int
+    reserved_bytes: int
+    held_bytes_peak: int | None
+    """Of the whole trace; None where recording began in mid-run."""
+    reserved_bytes_peak: int | None
+    stacks: Sequence[HeldGroup]
+    stackless_bytes: int
+    stackless_count: int
+
+    @property
+    def unmatched_bytes(self) -> int:
+        """What is held beyond the blocks known: not zero only where the recording lacks events."""
+        return self.held_bytes - self.stackless_bytes - sum(stack.held_bytes for stack in self.stacks)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSide:
+    """All devices of one trace at a moment."""
+
+    instant: Instant
+    devices: Mapping[DeviceOrdinal, DeviceSide]
+
+    def all_stacks(self) -> Iterator[HeldGroup]:
+        """The stacks of every device."""
+        for device in self.devices.values():
+            yield from device.stacks
+
+
+def measure_side(trace: Trace, moment: Moment, devices: Collection[DeviceOrdinal] | None) -> TraceSide:
+    """The devices that `trace` used (of `devices`, or all) at `moment`; raises MomentUnknown."""
+    instant = find_instant(trace, moment, devices=devices)
+    finder = _StackReader(trace)
+    facts = {one.device: one for one in trace.meta.devices}
+    scans = scan_trace(trace, devices=devices, event=instant.event)
+    measured = {scan.device: _device_side(trace, finder, facts.get(scan.device), scan) for scan in scans}
+    return TraceSide(instant, measured)
+
+
+def _device_side(trace: Trace, reader: _StackReader, facts: DeviceFacts | None, scan: DeviceScan) -> DeviceSide:
+    blocks = scan.state.blocks.select(~scan.state.blocks.pending)
+    by_stack = _sum_by_stack(blocks, basis_column(trace))
+    stackless_bytes, stackless_count = by_stack.pop(StackId(0), (0, 0))
+    has_all = not trace.meta.history_truncated
+    return DeviceSide(
+        facts=facts or DeviceFacts(scan.device),
+        held_bytes=scan.state.levels.held_bytes,
+        requested_bytes=scan.state.levels.requested_bytes,
+        reserved_bytes=scan.state.levels.reserved_bytes,
+        held_bytes_peak=scan.held_peak.peak_bytes if has_all else None,
+        reserved_bytes_peak=scan.reserved_peak.peak_bytes if has_all else None,
+        stacks=[reader.group(stack, held, count) for stack, (held, count) in by_stack.items()],
+        stackless_bytes=stackless_bytes,
+        stackless_count=stackless_count,
+    )
+
+
+def _sum_by_stack(blocks: LiveTable, bytes_column: str) -> dict[StackId, tuple[int, int]]:
+    """Bytes and blocks of each stack."""
+    stacks, where = np.unique(blocks["stack"], return_inverse=True)
+    held_bytes = np.zeros(len(stacks), dtype=np.int64)
+    np.add.at(held_bytes, where, blocks[bytes_column].astype(np.int64))
+    counts = np.bincount(where, minlength=len(stacks))
+    return {
+        StackId(stack): (held, count)
+        for stack, held, count in zip(stacks.tolist(), held_bytes.tolist(), counts.tolist(), strict=True)
+    }
+
+
+class _StackReader:
+    """The frames of a trace's stacks, and which of them is the site; shares equal frames."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._finder = SiteFinder(trace)
+        self._frames: dict[int, Frame] = {}
+
+    def group(self, stack: StackId, held_bytes: int, block_count: int) -> HeldGroup:
+        rows = self._trace.stacks.frames_of(stack)
+        site = self._finder.site_frame(stack)
+        assert site is not None, "only stack 0 has no site"
+        for row in rows:
+            if row not in self._frames:
+                self._frames[row] = self._trace.frames.frame(row)
+        return HeldGroup(tuple(self._frames[row] for row in rows), rows.index(site), held_bytes, block_count)

@@ -27,6 +27,7 @@ from gpumem.trace.model import (
     EventBatch,
     FrameTable,
     Mark,
+    PoolRow,
     ScopeTable,
     StreamRow,
     ThreadRow,
@@ -221,7 +222,7 @@ def _as_trace(columns: Columns, marks: list[Mark], random: np.random.Generator) 
         stacks=link_stacks(np.concatenate(flat).astype(np.uint32), depths.astype(np.int64)),
         scopes=ScopeTable(np.zeros(1, np.uint32), [""]),
         streams=[StreamRow(0, 0, 0), StreamRow(1, 0, 0)],
-        pools=[],
+        pools=[PoolRow(0, 0, 0)],
         threads=[ThreadRow(0, 0, ""), ThreadRow(1, 100, "main"), ThreadRow(2, 101, "autograd")],
         marks=marks,
     )

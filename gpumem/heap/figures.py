@@ -60,8 +60,33 @@ class HeapFigures:
         return self.releasable_bytes + self.gap_bytes
 
 
-def measure_heap(segments: Sequence[Segment], blocks: LiveTable, event: EventIndex, where: str) -> HeapFigures:
-    """The figures of one device's segments, by address, and the blocks in use in them, whose bytes are known.
+@dataclass(frozen=True, slots=True)
+class Holes:
+    """Stretches of segments without a block in use, and what of each is releasable: one range of it, perhaps empty."""
+
+    segment: npt.NDArray[np.int64]
+    """Row of the segment."""
+    offset: Bytes
+    """Where it begins in its segment."""
+    hole_bytes: Bytes
+    releasable_offset: Bytes
+    releasable_bytes: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HeapLayout:
+    """Where each block in use lies (row of its segment, offset in it, its bytes) and the holes between."""
+
+    segment: npt.NDArray[np.int64]
+    offset: Bytes
+    block_bytes: Bytes
+    holes: Holes
+    is_small: npt.NDArray[np.bool_]
+    """Of each segment: whether it serves small requests."""
+
+
+def lay_out_heap(segments: Sequence[Segment], blocks: LiveTable, event: EventIndex, where: str) -> HeapLayout:
+    """Blocks in use, whose bytes are known, and holes of one device's segments, by address.
 
     Raises TraceTruncated, naming `where` and the event, when blocks overlap or lie in no segment.
     """
@@ -73,13 +98,27 @@ def measure_heap(segments: Sequence[Segment], blocks: LiveTable, event: EventInd
         raise _unsound(where, event, int(blocks.address[0]))
     offsets = (blocks.address - starts[homes]).astype(np.int64) if len(blocks) else np.zeros(0, np.int64)
     _check_tiling(blocks, homes, offsets, block_bytes, sizes, event, where)
-    holes = _find_holes(homes, offsets, block_bytes, sizes)
     is_small = _find_small(segments, blocks, homes)
+    holes = _find_releasable(*_find_holes(homes, offsets, block_bytes, sizes), segments, sizes, is_small)
+    return HeapLayout(homes, offsets, block_bytes, holes, is_small)
+
+
+def measure_heap(segments: Sequence[Segment], blocks: LiveTable, event: EventIndex, where: str) -> HeapFigures:
+    """The figures of one device's segments, by address, and the blocks in use in them, whose bytes are known.
+
+    Raises TraceTruncated, naming `where` and the event, when blocks overlap or lie in no segment.
+    """
+    return measure_layout(segments, blocks, lay_out_heap(segments, blocks, event, where))
+
+
+def measure_layout(segments: Sequence[Segment], blocks: LiveTable, layout: HeapLayout) -> HeapFigures:
+    """The figures of a heap laid out."""
+    block_bytes, holes, is_small = layout.block_bytes, layout.holes, layout.is_small
     is_private = np.array([segment.pool > 0 for segment in segments], np.bool_)
     allocated = ~blocks.pending
-    released = _measure_releasable(holes, segments, sizes, is_small, is_private)
+    released = int(holes.releasable_bytes.sum())
     figures = HeapFigures(
-        reserved_bytes=int(sizes.sum()),
+        reserved_bytes=sum(segment.segment_bytes for segment in segments),
         allocated_bytes=int(block_bytes[allocated].sum()),
         requested_bytes=int(blocks["requested_bytes"].astype(np.int64)[allocated].sum()),
         pending_bytes=int(block_bytes[blocks.pending].sum()),
@@ -111,15 +150,6 @@ def check_levels(figures: HeapFigures, levels: Levels, event: EventIndex, where:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Holes:
-    """Stretches of segments without a block in use: their segment, where they begin in it, their bytes."""
-
-    segment: npt.NDArray[np.int64]
-    offset: Bytes
-    hole_bytes: Bytes
-
-
 def _check_tiling(
     blocks: LiveTable,
     homes: npt.NDArray[np.int64],
@@ -145,8 +175,10 @@ def _unsound(where: str, event: EventIndex, address: int) -> TraceTruncated:
     )
 
 
-def _find_holes(homes: npt.NDArray[np.int64], offsets: Bytes, block_bytes: Bytes, sizes: Bytes) -> _Holes:
-    """Every stretch between a segment's start, its blocks and its end: before each block, and behind the last."""
+def _find_holes(
+    homes: npt.NDArray[np.int64], offsets: Bytes, block_bytes: Bytes, sizes: Bytes
+) -> tuple[npt.NDArray[np.int64], Bytes, Bytes]:
+    """Every stretch between a segment's start, its blocks and its end, as its segment, offset and bytes."""
     count = len(sizes)
     ends = offsets + block_bytes
     is_first = np.ones(len(homes), np.bool_)
@@ -159,7 +191,7 @@ def _find_holes(homes: npt.NDArray[np.int64], offsets: Bytes, block_bytes: Bytes
     offset = np.concatenate([before, last_end])
     hole_bytes = np.concatenate([offsets - before, sizes - last_end])
     chosen = hole_bytes > 0
-    return _Holes(segment[chosen], offset[chosen], hole_bytes[chosen])
+    return segment[chosen], offset[chosen], hole_bytes[chosen]
 
 
 def _find_small(segments: Sequence[Segment], blocks: LiveTable, homes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -177,23 +209,26 @@ def _find_small(segments: Sequence[Segment], blocks: LiveTable, homes: npt.NDArr
     )
 
 
-def _measure_releasable(
-    holes: _Holes,
+def _find_releasable(
+    segment: npt.NDArray[np.int64],
+    offset: Bytes,
+    hole_bytes: Bytes,
     segments: Sequence[Segment],
     sizes: Bytes,
     is_small: npt.NDArray[np.bool_],
-    is_private: npt.NDArray[np.bool_],
-) -> int:
-    is_expandable = np.array([segment.expandable for segment in segments], np.bool_)
-    whole = (holes.hole_bytes == sizes[holes.segment]) & ~is_expandable[holes.segment]
-    page_bytes = np.where(is_small, SMALL_PAGE_BYTES, LARGE_PAGE_BYTES)[holes.segment]
-    first_page = -(-holes.offset // page_bytes)
-    end_page = (holes.offset + holes.hole_bytes) // page_bytes
-    in_pages = np.maximum(0, end_page - first_page) * page_bytes
-    releasable = np.where(is_expandable[holes.segment], in_pages, np.where(whole, holes.hole_bytes, 0))
-    return int(releasable[~is_private[holes.segment]].sum())
+) -> Holes:
+    """The holes with what of each could go back: all of a free segment, whole pages of a range, nothing of a pool."""
+    is_expandable = np.array([one.expandable for one in segments], np.bool_)[segment]
+    is_private = np.array([one.pool > 0 for one in segments], np.bool_)[segment]
+    is_whole = (hole_bytes == sizes[segment]) & ~is_expandable
+    page_bytes = np.where(is_small, SMALL_PAGE_BYTES, LARGE_PAGE_BYTES)[segment]
+    first_page = -(-offset // page_bytes)
+    in_pages = np.maximum(0, (offset + hole_bytes) // page_bytes - first_page) * page_bytes
+    releasable = np.where(is_expandable, in_pages, np.where(is_whole, hole_bytes, 0))
+    releasable_offset = np.where(is_expandable, first_page * page_bytes, offset)
+    return Holes(segment, offset, hole_bytes, releasable_offset, np.where(is_private, 0, releasable))
 
 
-def _largest(holes: _Holes, of: npt.NDArray[np.bool_]) -> int:
+def _largest(holes: Holes, of: npt.NDArray[np.bool_]) -> int:
     chosen = holes.hole_bytes[of[holes.segment]]
     return int(chosen.max()) if len(chosen) else 0

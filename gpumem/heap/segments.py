@@ -61,7 +61,7 @@ class SegmentHistory:
 
     def __init__(self, device: DeviceOrdinal, initial: Collection[InitialBlock]) -> None:
         """`initial`: the trace's initial blocks of this device."""
-        self._device = device
+        self.device = device
         self._initial = _initial_segments(initial)
         self._pieces: list[dict[str, Column]] = []
 
@@ -83,7 +83,7 @@ class SegmentHistory:
         columns = {name: values[until].astype(np.uint64) for name, values in columns.items()}
         whole = [segment for segment in self._initial if not segment.expandable]
         ranges = [segment for segment in self._initial if segment.expandable]
-        held = [*_whole_segments(self._device, whole, columns), *_expandable_segments(self._device, ranges, columns)]
+        held = [*_whole_segments(self.device, whole, columns), *_expandable_segments(self.device, ranges, columns)]
         return sorted(held, key=lambda segment: segment.address)
 
 

@@ -1,0 +1,168 @@
+"""The heap at chosen moments: which moments, cells that tile segments, gaps and what pins them, bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpumem.analyses import heap_moments
+from gpumem.analyses.heap_cells import Cells, CellState, merge_cells
+from gpumem.analyses.heap_moments import HeapMoment, find_heap_moments
+from gpumem.analyses.moments_chosen import MOMENTS_MAX
+from gpumem.heap.state import heap_at
+from gpumem.trace.model import Trace
+from gpumem.vocabulary import DeviceOrdinal
+from random_traces import CutEvents, traces
+from trace_builder import KiB, MiB, TraceBuilder
+
+DEVICE = DeviceOrdinal(0)
+LOOP = [("train.py", 7, "loop")]
+KEEP = [("cache.py", 3, "keep")]
+
+
+def moment_named(found: heap_moments.HeapMoments, name: str) -> HeapMoment:
+    return next(one for one in found.moments if name in one.moment.names)
+
+
+def gappy() -> TraceBuilder:
+    """Two segments of 20 MiB: the first with a gap on each side of a kept block, the second free."""
+    builder = TraceBuilder(block_bytes_known=True).segment(20 * MiB)
+    builder.alloc("a", 8 * MiB, stack=LOOP).alloc("kept", 1 * MiB, stack=KEEP).alloc("b", 4 * MiB, stack=LOOP)
+    builder.segment(20 * MiB).alloc("c", 12 * MiB).free("a").free("b").free("c")
+    return builder
+
+
+def test_moments_are_start_of_use_peaks_marks_steps_and_end() -> None:
+    builder = gappy().mark("evaluated").step().oom(1 << 40)
+    names = [one.moment.names for one in find_heap_moments(builder.build(), DEVICE).moments]
+    assert names == [["event:1"], ["peak:reserved"], ["peak"], ["mark:evaluated"], ["step:0"], ["oom", "end"]]
+
+
+def test_many_marks_and_steps_are_chosen_evenly() -> None:
+    builder = TraceBuilder(block_bytes_known=True).segment(2 * MiB).alloc("a", 512)
+    for number in range(100):
+        builder.mark(f"m{number}").step()
+    found = find_heap_moments(builder.build(), DEVICE).moments
+    assert MOMENTS_MAX - 2 <= len(found) <= MOMENTS_MAX
+    names = [name for one in found for name in one.moment.names]
+    assert {"mark:m0", "mark:m99", "step:0", "step:99"} <= set(names)
+
+
+def test_cells_say_what_is_allocated_gap_and_releasable() -> None:
+    end = moment_named(find_heap_moments(gappy().build(), DEVICE), "end")
+    states = [
+        (CellState(state), int(held) // MiB) for state, held in zip(end.cells.state, end.cells.cell_bytes, strict=True)
+    ]
+    assert states == [
+        (CellState.GAP, 8),
+        (CellState.ALLOCATED, 1),
+        (CellState.GAP, 11),
+        (CellState.RELEASABLE, 20),
+    ]
+    assert end.cells.is_pinning.tolist() == [False, True, False, False]
+    assert end.figures is not None
+    assert (end.figures.gap_bytes, end.figures.releasable_bytes) == (19 * MiB, 20 * MiB)
+
+
+def test_a_pinned_segment_names_the_stack_beside_its_gaps() -> None:
+    end = moment_named(find_heap_moments(gappy().build(), DEVICE), "end")
+    (pinned,) = end.pinned
+    assert (pinned.segment, pinned.gap_bytes, pinned.held_bytes, pinned.block_count) == (0, 19 * MiB, 1 * MiB, 1)
+    (pin,) = pinned.pins
+    assert (pin.stack, pin.held_bytes, pin.block_count) == (2, 1 * MiB, 1)
+
+
+def test_whole_pages_of_an_expandable_segment_are_releasable_and_the_rest_gap() -> None:
+    builder = TraceBuilder(block_bytes_known=True).map(20 * MiB).map(20 * MiB).map(20 * MiB)
+    builder.segments["whole"] = replace(builder.segments["segment 0"], segment_bytes=60 * MiB)
+    builder.segments["segment 0"].live = builder.segments["segment 1"].live = builder.segments["segment 2"].live = False
+    builder.alloc("a", 18 * MiB, stack=LOOP).alloc("b", 12 * MiB, stack=LOOP).free("b")
+    end = moment_named(find_heap_moments(builder.build(), DEVICE), "end")
+    cells = [
+        (CellState(state), int(held) // MiB) for state, held in zip(end.cells.state, end.cells.cell_bytes, strict=True)
+    ]
+    assert cells == [(CellState.ALLOCATED, 18), (CellState.GAP, 2), (CellState.RELEASABLE, 40)]
+
+
+def test_the_reading_is_the_one_nearest_to_the_moment() -> None:
+    builder = gappy().reading(process_bytes=7).mark("late").wait(10**9).reading(process_bytes=8)
+    reading = moment_named(find_heap_moments(builder.build(), DEVICE), "mark:late").nvml
+    assert reading is not None
+    assert reading.process_bytes == 7
+
+
+def test_without_block_bytes_cells_are_requests_and_figures_unknown() -> None:
+    builder = TraceBuilder().segment(2 * MiB).alloc("a", 1000).alloc("b", 3000)
+    end = moment_named(find_heap_moments(builder.build(), DEVICE), "end")
+    assert end.figures is None
+    assert end.cells.cell_bytes.tolist() == [1000, 3000]
+    assert end.requested_bytes == 4000
+
+
+def test_small_segments_beyond_the_limit_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heap_moments, "SEGMENTS_MAX", 1)
+    builder = TraceBuilder(block_bytes_known=True).segment(2 * MiB).alloc("a", 1 * MiB)
+    builder.segment(20 * MiB).alloc("b", 3 * MiB)
+    end = moment_named(find_heap_moments(builder.build(), DEVICE), "end")
+    assert [one.segment_bytes for one in end.segments] == [20 * MiB]
+    assert (end.left_out.segment_count, end.left_out.reserved_bytes, end.left_out.held_bytes) == (1, 2 * MiB, 1 * MiB)
+    assert (end.segment_count, end.reserved_bytes) == (2, 22 * MiB)
+
+
+def test_many_cells_are_merged_and_keep_their_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heap_moments, "CELLS_MAX", 40)
+    builder = TraceBuilder(block_bytes_known=True).segment(20 * MiB)
+    for number in range(200):
+        builder.alloc(f"b{number}", 4 * KiB)
+    for number in range(0, 200, 2):
+        builder.free(f"b{number}")
+    end = moment_named(find_heap_moments(builder.build(), DEVICE), "end")
+    assert end.merged_count == 201
+    assert len(end.cells) <= 40 // 4
+    assert int(end.cells.cell_bytes.sum()) == 20 * MiB
+    assert int(end.cells.allocated_bytes.sum()) == 100 * 4 * KiB
+    assert int(end.cells.block_count.sum()) == 100
+
+
+def test_neighbours_of_one_state_are_merged_before_any_others() -> None:
+    state = np.array([0, 0, 0, 2, 0], np.int64)
+    cell_bytes = np.array([512, 1024, 512, 1 << 20, 512], np.int64)
+    some = np.arange(5)
+    cells = Cells(
+        segment=np.zeros(5, np.int64),
+        offset=np.concatenate([[0], np.cumsum(cell_bytes)[:-1]]),
+        cell_bytes=cell_bytes,
+        state=state,
+        allocated_bytes=np.where(state == 0, cell_bytes, 0),
+        block_count=(state == 0).astype(np.int64),
+        stack=some,
+        event=some,
+        is_pinning=np.zeros(5, np.bool_),
+    )
+    merged = merge_cells(cells, 3)
+    assert merged.cell_bytes.tolist() == [2048, 1 << 20, 512]
+    assert merged.state.tolist() == [0, 2, 0]
+    assert merged.stack.tolist() == [1, 3, 4]
+    assert merged.block_count.tolist() == [3, 0, 1]
+
+
+@settings(max_examples=80, deadline=None)
+@given(traces(), st.integers(1, 8))
+def test_cells_tile_the_segments_of_every_moment(case: tuple[Trace, int, bool], cells_max: int) -> None:
+    trace, length, known = case
+    cut = replace(trace, events=CutEvents(trace, length))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(heap_moments, "CELLS_MAX", cells_max * 10)
+        found = find_heap_moments(cut, DeviceOrdinal(0))
+    for one in found.moments:
+        heap = next((h for h in heap_at(trace, one.moment.instant.event) if h.device == 0), None)
+        assert list(one.segments) == ([state.segment for state in heap.segments] if heap else [])
+        if known:
+            sizes = np.bincount(one.cells.segment, one.cells.cell_bytes, len(one.segments)) if len(one.cells) else []
+            assert list(sizes) == [segment.segment_bytes for segment in one.segments]
+            assert one.figures is not None
+            assert int(one.cells.allocated_bytes.sum()) == one.figures.allocated_bytes

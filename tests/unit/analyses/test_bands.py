@@ -57,7 +57,7 @@ def test_blocks_from_before_the_recording_begin_before_it() -> None:
 
 
 def test_the_largest_live_at_the_peak_come_before_larger_ones_that_are_not() -> None:
-    builder = TraceBuilder().segment(20 * MiB)
+    builder = TraceBuilder().segment(40 * MiB)
     for number in range(4):
         builder.alloc(f"large {number}", 4 * MiB).free(f"large {number}")
     for number in range(6):

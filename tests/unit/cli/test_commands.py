@@ -97,7 +97,7 @@ def test_mistake_is_one_sentence(
 
 @pytest.mark.parametrize(
     ("word", "command"),
-    [("flamegraph", "timeline"), ("record", "run"), ("peaks", "summary"), ("heap", "snapshot"), ("docter", "doctor")],
+    [("flamegraph", "report"), ("record", "run"), ("peaks", "summary"), ("heap", "snapshot"), ("docter", "doctor")],
 )
 def test_unknown_verb_names_what_was_meant(word: str, command: str) -> None:
     assert unknown_command(word).endswith(f"try gpumem {command}.")

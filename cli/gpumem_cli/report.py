@@ -1,0 +1,136 @@
+"""`gpumem report`: one page of one or several traces.
+
+Owns: its flags, the page's file, progress on stderr. Must not know: how findings are made or drawn.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpumem.errors import OutputUnwritable, TargetExists, UsageError
+from gpumem_cli import options
+
+if TYPE_CHECKING:
+    from gpumem.analyses.page import Progress
+
+PAGE_SUFFIX = ".html"
+
+
+@click.command()
+@options.traces_argument
+@click.option("-o", "--output", metavar="FILE", help="The page to write [default: TRACE.html, in this folder].")
+@click.option("-f", "--force", is_flag=True, help="Overwrite an existing page.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing when it went well.")
+@options.device_option
+def report(traces: tuple[str, ...], output: str | None, force: bool, quiet: bool, device: int | None) -> None:
+    """Write one HTML page that shows it all: who held the memory, when, and what limits.
+
+    The page opens in any browser, offline, and can be sent as it is. TRACE is a .gpumem file, the journal of a running
+    or killed program, a memory snapshot of PyTorch, or a folder of them; two are compared, several are told apart.
+    """
+    from gpumem.analyses.page import find_page
+    from gpumem.render.html.page import render_page
+    from gpumem.simulate.opening import open_traces
+    from gpumem.units import format_bytes
+
+    target = _find_target(output, traces, force=force)
+    with _progress(is_shown=not quiet and sys.stderr.isatty()) as progress:
+        progress("reading", 0, 1)
+        opened = [trace for path in traces for trace in open_traces(path)]
+        devices = [options.chosen_devices(trace, device) for trace in opened]
+        page = render_page(find_page(opened, devices=devices, progress=progress))
+    content = page.encode("utf-8")
+    write_page(target, content, force=force)
+    if not quiet:
+        click.echo(f"gpumem: wrote {target} ({format_bytes(len(content))}); it opens in any browser", err=True)
+
+
+def write_page(target: Path, content: bytes, *, force: bool) -> None:
+    """Writes a page whole or not at all.
+
+    Raises TargetExists unless `force`, OutputUnwritable where it cannot be written.
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".tmp")
+        try:
+            with open(handle, "wb") as file:
+                file.write(content)
+            os.chmod(name, 0o666 & ~_umask())
+            if force:
+                os.replace(name, target)
+            else:
+                os.link(name, target)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+    except FileExistsError:
+        raise TargetExists(target) from None
+    except OSError as error:
+        raise OutputUnwritable(
+            f"{target} cannot be written ({error.strerror}); choose another place with -o."
+        ) from None
+
+
+def _find_target(output: str | None, traces: tuple[str, ...], *, force: bool) -> Path:
+    """Where the page goes, checked before anything is read."""
+    name = Path(traces[0]).resolve().name.removesuffix(".journal").removesuffix(".gpumem") + PAGE_SUFFIX
+    target = Path(name) if output is None else Path(output)
+    if target.is_dir():
+        target = target / name
+    elif output is not None and output.endswith(os.sep):
+        raise OutputUnwritable(f"{output} is no folder; make it first, or choose another place with -o.")
+    if os.path.lexists(target):
+        if any(Path(trace).exists() and target.exists() and target.samefile(trace) for trace in traces):
+            raise UsageError(f"{target} is the trace itself; choose another name for the page with -o.")
+        if not force:
+            raise TargetExists(target)
+    _check_folder(target)
+    return target
+
+
+def _check_folder(target: Path) -> None:
+    folder = target.parent
+    if not folder.is_dir():
+        raise OutputUnwritable(f"{folder} is not there; make the folder first, or choose another with -o.")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return
+    except OSError as error:
+        raise OutputUnwritable(
+            f"{folder} cannot be written to ({error.strerror}); choose another place with -o."
+        ) from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def _progress(*, is_shown: bool) -> Iterator[Progress]:
+    """A line on the terminal that says what is being done, gone at the end."""
+    if not is_shown:
+        yield lambda part, number, count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from gpumem.render.text import printable
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+
+        def tell(part: str, number: int, count: int) -> None:
+            bar.update(task, description=printable(part), completed=number, total=count)
+
+        yield tell

@@ -1,0 +1,168 @@
+"""Everything that one page shows of one or several traces.
+
+Owns: gathering the findings of the other analyses, view by view, and how fine they are. Must not know: HTML, colours.
+A view is one device of one trace; a page with many views draws each more coarsely, so that its bytes are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpumem.analyses.page_curves import PageCurves, find_curves
+from gpumem.analyses.page_flame import PeakFlame, find_flame
+from gpumem.analyses.page_readings import PageReadings, thin_readings
+from gpumem.analyses.page_shares import PageShares, find_shares
+from gpumem.analyses.page_sites import PageSites, list_sites
+from gpumem.analyses.summary import DeviceSummary, TraceSummary, summarise_trace
+from gpumem.trace.model import Frame, Mark, Trace
+from gpumem.vocabulary import DeviceOrdinal, EventIndex
+
+BUCKETS = 700
+"""Buckets of the curves on each axis, of a page with few views."""
+VIEWS_IN_FULL = 4
+VIEWS_DRAWN = 64
+"""Views with figures; of further ones the table of processes tells."""
+SITES_LISTED = 3000
+"""Sites in the tables, of all views together."""
+MARKS_KEPT = 1000
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, as the how manieth of how many parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRow:
+    """A site in the table of a view; `stack` is its heaviest at the peak, innermost frame first."""
+
+    site: Frame | None
+    peak_bytes: int
+    block_count: int
+    most_bytes: int
+    """The most that it held at any event looked at."""
+    alloc_count: int
+    stack: Sequence[Frame]
+
+
+@dataclass(frozen=True, slots=True)
+class PageView:
+    """One device of one trace."""
+
+    trace: int
+    """Position of its trace on the page."""
+    summary: DeviceSummary
+    curves: PageCurves | None
+    """None, as all below, where the device had no events."""
+    shares: PageShares | None
+    flame: PeakFlame | None
+    readings: PageReadings
+    site_rows: Sequence[SiteRow]
+    site_count: int
+    """Sites that there are, of which `site_rows` has the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageTrace:
+    """One trace: its summary and its marks; `mark_count` says how many there are."""
+
+    summary: TraceSummary
+    marks: Sequence[Mark]
+    mark_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageFindings:
+    """All that a page shows."""
+
+    traces: Sequence[PageTrace]
+    views: Sequence[PageView]
+    sites: PageSites
+    views_left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How fine the figures of a view are."""
+
+    buckets: int
+    sites: int
+
+    @classmethod
+    def of(cls, view_count: int) -> Detail:
+        """What a page with so many views can carry."""
+        share = max(1, -(-view_count // VIEWS_IN_FULL))
+        return cls(max(60, BUCKETS // share), max(40, SITES_LISTED // max(1, view_count)))
+
+
+def find_page(
+    traces: Sequence[Trace],
+    *,
+    devices: Sequence[Collection[DeviceOrdinal] | None] | None = None,
+    progress: Progress = lambda part, number, count: None,
+) -> PageFindings:
+    """What there is to show of `traces`, of the devices given for each."""
+    wanted = devices or [None] * len(traces)
+    summaries = []
+    for number, (trace, of_trace) in enumerate(zip(traces, wanted, strict=True)):
+        progress(f"peaks of {trace.path.name}", number, 2 * len(traces))
+        summaries.append(summarise_trace(trace, devices=of_trace))
+    detail = Detail.of(sum(len(summary.devices) for summary in summaries))
+    views: list[PageView] = []
+    for number, (trace, summary) in enumerate(zip(traces, summaries, strict=True)):
+        progress(f"figures of {trace.path.name}", len(traces) + number, 2 * len(traces))
+        views.extend(_find_views(trace, number, summary, detail))
+    drawn = views[:VIEWS_DRAWN]
+    found = [PageTrace(summary, *_marks(trace)) for trace, summary in zip(traces, summaries, strict=True)]
+    return PageFindings(found, drawn, list_sites(_named(drawn)), len(views) - len(drawn))
+
+
+def _marks(trace: Trace) -> tuple[Sequence[Mark], int]:
+    """The first marks, steps among them only as far as there is room."""
+    return trace.marks[:MARKS_KEPT], len(trace.marks)
+
+
+def _find_views(trace: Trace, number: int, summary: TraceSummary, detail: Detail) -> Iterator[PageView]:
+    devices = {DeviceOrdinal(device.facts.device): device for device in summary.devices}
+    curves = find_curves(trace, devices=devices, buckets=detail.buckets)
+    peaks: dict[DeviceOrdinal, EventIndex] = {
+        device: devices[device].peak.instant.event for device in curves if device in devices
+    }
+    shares = find_shares(trace, {device: curves[device].highest_events for device in peaks}, peaks)
+    for device, of_device in devices.items():
+        share = shares.get(device)
+        rows = _site_rows(of_device, share)
+        yield PageView(
+            number,
+            of_device,
+            curves.get(device),
+            share,
+            None if share is None else find_flame(share.peak_stacks, share.peak_rest_bytes),
+            thin_readings(trace.readings, device, duration_ns=trace.meta.duration_ns, buckets=detail.buckets),
+            rows[: detail.sites],
+            len(rows),
+        )
+
+
+def _site_rows(summary: DeviceSummary, shares: PageShares | None) -> list[SiteRow]:
+    """The sites with blocks at the peak, most first, then the others by the most they held."""
+    by_site = {} if shares is None else {one.site: one for one in shares.by_site}
+    rows = []
+    for holding in summary.peak.by_site:
+        found = by_site.pop(holding.site, None)
+        most = holding.held_bytes if found is None else max(found.held_bytes_peak, holding.held_bytes)
+        allocs = 0 if found is None else found.alloc_count
+        rows.append(SiteRow(holding.site, holding.held_bytes, holding.block_count, most, allocs, holding.stack))
+    rows.extend(SiteRow(one.site, 0, 0, one.held_bytes_peak, one.alloc_count, ()) for one in by_site.values())
+    return rows
+
+
+def _named(views: Sequence[PageView]) -> Iterator[tuple[Frame | None, int]]:
+    """Every site that a figure names, with its bytes at the peak."""
+    for view in views:
+        yield from ((row.site, row.peak_bytes) for row in view.site_rows)
+        if view.flame is not None:
+            for tree in (view.flame.own, view.flame.full, view.flame.inverted):
+                yield from ((node.site, 0) for node in tree.nodes if node.has_site)
+        if view.shares is not None:
+            yield from ((one.site, 0) for one in view.shares.by_site if len(one.held_bytes))
+            yield from ((one.site, 0) for one in (*view.shares.driver_events, *view.shares.oom_events))

@@ -1,0 +1,315 @@
+"use strict";
+/* Memory over time: curves or bytes by site, along time or events, with marks and driver events in rows below. */
+
+const SITES_STACKED = 9;
+const MARKS_LINED = 40;
+const HOLDERS_TOLD = 4;
+const HEIGHT = 460;
+const settings = { axis: "time", mode: "curves", whole: false, point: null };
+
+GM.expose("curves", () => ({ ...settings }));
+GM.figures.push({ id: "curves", draw: (element) => new Curves(element).handle() });
+
+const TIME_UNITS = [[7200e9, 3600e9, "h"], [300e9, 60e9, "min"], [2e9, 1e9, "s"], [2e6, 1e6, "ms"], [0, 1e3, "us"]];
+
+class Curves {
+  constructor(element) {
+    this.view = GM.view();
+    this.trace = GM.trace();
+    [, this.unit, this.unitName] = TIME_UNITS.find(([least]) => this.trace.duration_ns >= least);
+    this.read();
+    this.build(element);
+    this.redraw();
+  }
+
+  handle() {
+    return {
+      select: () => this.redraw(),
+      theme: () => this.redraw(),
+      clear: () => GM.plotly.purge(this.plot),
+    };
+  }
+
+  read() {
+    const { curves, shares, readings, driver_events: driver } = this.view;
+    const all = (group) => Object.fromEntries(Object.entries(group).map(([name, ref]) => [name, ref?.column ? GM.column(ref) : ref]));
+    this.curves = curves && all(curves);
+    this.readings = all(readings);
+    this.driver = driver && all(driver);
+    this.shares = shares && { ...all(shares), held_bytes: shares.held_bytes.map(GM.column) };
+    this.word = this.view.basis === "allocated" ? "allocated" : "requested";
+    if (this.curves) this.active = this.curves.held_bytes.map((held, at) => held + this.curves.pending_bytes[at]);
+    if (this.shares) this.heldAtShares = this.shares.event.map((event) => this.curves.held_bytes[lastNotAfter(this.curves.event, event)]);
+  }
+
+  build(element) {
+    this.plot = GM.make("div", { id: "curves-plot", role: "img", "aria-label": `Memory over time: ${this.word}, reserved and NVML's bytes` });
+    this.note = GM.make("p", { class: "quiet", id: "curves-note" });
+    this.readout = GM.make("div", { class: "readout", id: "curves-readout", "aria-live": "polite" });
+    const last = this.curves ? this.curves.event.length - 1 : this.readings.event.length - 1;
+    this.slider = GM.make("input", { type: "range", id: "curves-moment", min: 0, max: Math.max(0, last), value: 0, "aria-label": "Moment to read" });
+    this.slider.addEventListener("input", () => this.tell(Number(this.slider.value), []));
+    const change = (name) => (value) => { settings[name] = value; this.range = null; this.redraw(); };
+    const controls = GM.make("div", { class: "controls" },
+      GM.choice("curves-mode", "What is drawn", [["curves", "Curves"], ["sites", "By site"]], settings.mode, change("mode")),
+      GM.choice("curves-axis", "Along", [["time", "Time"], ["events", "Events"]], settings.axis, change("axis")),
+      GM.choice("curves-whole", "Height", [["", "Fit"], ["card", "Whole card"]], settings.whole ? "card" : "", (value) => { settings.whole = value === "card"; this.redraw(); }));
+    element.append(controls, this.plot, this.note, GM.make("label", { class: "moment" }, "Moment ", this.slider), this.readout);
+  }
+
+  x(group) {
+    return settings.axis === "time" ? Float64Array.from(group.time_ns, (ns) => ns / this.unit) : group.event;
+  }
+
+  redraw() {
+    const { traces, rows } = this.parts();
+    this.drawn = traces;
+    GM.plotly.react(this.plot, [...traces, ...rows], this.layout(rows), { displaylogo: false, responsive: true, displayModeBar: false });
+    if (!this.isWired) this.wire();
+    if (settings.point === null || settings.point > Number(this.slider.max)) this.tell(this.peakPoint(), []);
+    else this.tell(settings.point, []);
+  }
+
+  wire() {
+    this.isWired = true;
+    this.plot.on("plotly_hover", (event) => this.hover(event));
+    this.plot.on("plotly_click", (event) => {
+      const found = event.points.find((point) => point.data.meta?.site !== undefined && point.data.meta.site !== null);
+      if (found && settings.mode === "sites") GM.toggle(found.data.meta.site);
+    });
+    this.plot.on("plotly_relayout", (change) => {
+      if (!Object.keys(change).some((key) => key.startsWith("xaxis"))) return;
+      this.range = change["xaxis.autorange"] ? null : [...this.plot.layout.xaxis.range];
+      const axis = this.heightAxis();
+      GM.plotly.relayout(this.plot, { "yaxis.range": axis.range, "yaxis.tickvals": axis.tickvals, "yaxis.ticktext": axis.ticktext });
+    });
+  }
+
+  /* ---- what is drawn ---- */
+
+  parts() {
+    const traces = settings.mode === "sites" && this.shares ? this.siteTraces() : this.curveTraces();
+    return { traces: [...traces, ...this.outsideTraces()], rows: this.rows() };
+  }
+
+  curveTraces() {
+    if (!this.curves) return [];
+    const x = this.x(this.curves);
+    const traces = [line("reserved", x, this.curves.reserved_bytes, "reserved", { fill: "tozeroy", fillcolor: alpha("reserved", 0.14) })];
+    if (this.curves.pending_bytes.some((bytes) => bytes)) traces.push(line("active", x, this.active, "active", { line: { dash: "dot" } }));
+    traces.push(line(this.word, x, this.curves.held_bytes, "allocated", { fill: "tozeroy", fillcolor: alpha("allocated", 0.3) }));
+    const at = this.shares ? this.shares.sites.indexOf(GM.state.site) : -1;
+    if (at >= 0) {
+      const colour = GM.colour("error");
+      traces.push(line("marked site", this.x(this.shares), this.shares.held_bytes[at], "error", { fill: "tozeroy", fillcolor: colour, line: { width: 1 } }));
+    }
+    return traces;
+  }
+
+  siteTraces() {
+    const { sites, held_bytes: columns } = this.shares;
+    const chosen = sites.map((_, at) => at).filter((at) => at < SITES_STACKED || sites[at] === GM.state.site);
+    const x = this.x(this.shares);
+    const rest = Float64Array.from(this.heldAtShares, (held, row) => chosen.reduce((left, at) => left - columns[at][row], held));
+    const marked = GM.state.site;
+    const layer = (site, y, colour, name) => ({
+      type: "scatter", mode: "lines", x, y, name, stackgroup: "sites", hoverinfo: "none", meta: { site },
+      line: { width: 0.5, color: colour, shape: "hv" }, fillcolor: withAlpha(colour, marked === null || marked === site ? 0.85 : 0.2),
+    });
+    const traces = chosen.map((at) => layer(sites[at], columns[at], GM.siteColour(sites[at]), legendName(GM.siteText(sites[at]))));
+    if (rest.some((bytes) => bytes > 0)) traces.push(layer(null, rest, GM.colour("idle"), `${GM.counted(Math.max(1, this.view.site_count - chosen.length), "other site")}`));
+    if (this.curves) traces.push(line("reserved", this.x(this.curves), this.curves.reserved_bytes, "reserved"));
+    return traces;
+  }
+
+  /* NVML's readings and the bounds: what lies outside the allocator. */
+  outsideTraces() {
+    const traces = [];
+    for (const [field, name, colour, dash] of [["process_bytes", "NVML: this process", "process", "dash"], ["used_bytes", "NVML: whole card", "device", "dashdot"]]) {
+      const y = this.readings[field];
+      if (y.some((bytes) => bytes >= 0)) traces.push(line(name, this.x(this.readings), Array.from(y, (bytes) => (bytes < 0 ? null : bytes)), colour, { line: { dash } }));
+    }
+    const ends = settings.axis === "time" ? [0, this.trace.duration_ns / this.unit] : [0, Math.max(1, this.trace.events - 1)];
+    for (const [bytes, name, dash] of [[this.view.capacity_bytes, "the card's capacity", "longdash"], [this.view.memory_limit_bytes, "the program's limit", "longdashdot"]])
+      if (bytes) traces.push(line(name, ends, [bytes, bytes], "capacity", { line: { dash } }));
+    return traces;
+  }
+
+  rows() {
+    const rows = [];
+    const add = (label, group, symbol, colour, told) => {
+      if (group.event.length) rows.push({
+        type: "scatter", mode: "markers", x: this.x(group), y: Array(group.event.length).fill(label), name: label, yaxis: "y2", showlegend: false,
+        hoverinfo: "none", meta: { told }, marker: { symbol, size: 8, color: GM.colour(colour), line: { width: 1, color: GM.colour(colour) } },
+      });
+    };
+    const group = (list) => ({ event: list.map((one) => one.event), time_ns: list.map((one) => one.time_ns) });
+    const steps = this.trace.marks.filter((mark) => mark.kind === "step");
+    const marks = this.trace.marks.filter((mark) => mark.kind === "mark");
+    add("steps", group(steps), "line-ns-open", "quiet", (at) => `end of step ${steps[at].step}`);
+    add("marks", group(marks), "diamond", "text", (at) => `mark: ${marks[at].name}`);
+    if (this.driver) {
+      const { kind, bytes, site, event, time_ns } = this.driver;
+      const symbols = kind.map((name) => (name.endsWith("alloc") || name.endsWith("_map") ? "triangle-up" : "triangle-down-open"));
+      const word = { segment_alloc: "segment obtained", segment_free: "segment given back", segment_map: "segment grew", segment_unmap: "segment shrank" };
+      add("driver", { event, time_ns }, symbols, "reserved", (at) => `${word[kind[at]]}: ${GM.bytes(bytes[at])}, ${GM.siteText(site[at])}`);
+    }
+    const ooms = this.view.ooms;
+    add("no memory", group(ooms), "x", "error", (at) => `out of memory: asked ${GM.bytes(ooms[at].requested_bytes)} with ${GM.bytes(ooms[at].free_bytes)} free on the card, ${GM.siteText(ooms[at].site)}`);
+    return rows;
+  }
+
+  /* ---- axes ---- */
+
+  layout(rows) {
+    const quiet = GM.colour("quiet");
+    const grid = GM.colour("line");
+    const floor = rows.length ? 0.05 * rows.length + 0.04 : 0;
+    const marks = this.trace.marks.filter((mark) => mark.kind === "mark");
+    const at = (mark) => (settings.axis === "time" ? mark.time_ns / this.unit : mark.event);
+    const axis = settings.axis === "time" ? { ticksuffix: ` ${this.unitName}` } : { tickformat: ",d" };
+    return {
+      height: HEIGHT + 22 * rows.length, margin: { l: 78, r: 12, t: 8, b: 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: GM.colour("text") },
+      hovermode: "x", dragmode: "zoom", legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } },
+      xaxis: { ...axis, gridcolor: grid, zerolinecolor: grid, tickfont: { color: quiet }, anchor: rows.length ? "y2" : "y", range: this.range ?? undefined,
+        autorange: !this.range, showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "solid", spikecolor: quiet,
+        rangeslider: { visible: true, thickness: 0.09, bgcolor: GM.colour("raised"), bordercolor: grid, borderwidth: 1 } },
+      yaxis: { ...this.heightAxis(), domain: [floor, 1], gridcolor: grid, zerolinecolor: grid, tickfont: { color: quiet }, fixedrange: true },
+      yaxis2: { domain: [0, Math.max(0.01, floor - 0.04)], type: "category", fixedrange: true, gridcolor: grid, tickfont: { color: quiet }, categoryorder: "array", categoryarray: ["no memory", "driver", "marks", "steps"] },
+      shapes: marks.length > MARKS_LINED ? [] : marks.map((mark) => ({ type: "line", xref: "x", yref: "paper", x0: at(mark), x1: at(mark), y0: floor, y1: 1, line: { color: quiet, width: 1, dash: "dot" } })),
+    };
+  }
+
+  /* The height of the curves in the part of the trace that is shown, in round binary units; bounds far above are told below the figure. */
+  heightAxis() {
+    const [from, to] = this.range ?? [-Infinity, Infinity];
+    const tops = this.drawn.filter((one) => !one.stackgroup && one.x.length).map((one) => ({ name: one.name, top: highest(one, from, to) }));
+    const inside = tops.filter((one) => [this.word, "active", "reserved", "marked site"].includes(one.name));
+    const stacked = this.heldAtShares && settings.mode === "sites" ? Math.max(0, ...this.heldAtShares) : 0;
+    let top = Math.max(1, stacked, ...inside.map((one) => one.top));
+    if (!inside.length) top = Math.max(top, ...tops.map((one) => one.top));
+    const near = settings.whole ? Infinity : 1.6 * top;
+    top = Math.max(top, ...tops.map((one) => one.top).filter((bytes) => bytes <= near));
+    const above = tops.filter((one) => one.top > top).map((one) => `${one.name}, ${GM.bytes(one.top)}`);
+    const few = this.curves && this.curves.event.length - 1 >= this.curves.device_events;
+    const drawn = !this.curves ? "" : few ? "Every event is drawn." : `${GM.count(this.curves.event.length)} of ${GM.counted(this.curves.device_events, "event")} are drawn; every peak is among them.`;
+    const driver = this.view.driver_event_count > (this.driver?.event.length ?? 0) ? ` The ${GM.count(this.driver.event.length)} largest of ${GM.counted(this.view.driver_event_count, "driver event")} are shown.` : "";
+    this.note.textContent = `${drawn}${driver}${above.length ? ` Above the picture: ${above.join("; ")}.` : ""}`;
+    return { range: [0, 1.04 * top], ...byteTicks(top) };
+  }
+
+  /* ---- what is told of a moment ---- */
+
+  peakPoint() {
+    if (!this.curves) return 0;
+    return this.curves.held_bytes.reduce((best, bytes, at, all) => (bytes > all[best] ? at : best), 0);
+  }
+
+  hover(event) {
+    const group = this.curves ?? this.readings;
+    const x = event.xvals ? event.xvals[0] : event.points[0].x;
+    const key = settings.axis === "time" ? group.time_ns : group.event;
+    const at = lastNotAfter(key, settings.axis === "time" ? x * this.unit : x);
+    const told = event.points.filter((point) => point.data.meta?.told).map((point) => point.data.meta.told(point.pointNumber));
+    this.tell(Math.max(0, at), told);
+  }
+
+  tell(at, told) {
+    settings.point = at;
+    this.slider.value = String(at);
+    const group = this.curves ?? this.readings;
+    if (!group.event.length) return;
+    const event = group.event[at];
+    const reading = nearest(this.readings.time_ns, group.time_ns[at]);
+    const figures = [];
+    if (this.curves) {
+      figures.push(`${this.word} ${GM.bytes(this.curves.held_bytes[at])}`, `reserved ${GM.bytes(this.curves.reserved_bytes[at])}`);
+      if (this.curves.pending_bytes[at]) figures.push(`pending ${GM.bytes(this.curves.pending_bytes[at])}`);
+      if (this.view.capacity_bytes) figures.push(`${GM.share(this.curves.reserved_bytes[at], this.view.capacity_bytes)} of the card reserved`);
+    }
+    if (reading >= 0 && this.readings.process_bytes[reading] >= 0) figures.push(`NVML process ${GM.bytes(this.readings.process_bytes[reading])}`);
+    if (reading >= 0 && this.readings.used_bytes[reading] >= 0) figures.push(`card ${GM.bytes(this.readings.used_bytes[reading])}`);
+    const when = event < 0 ? "Before the first event" : `${GM.duration(group.time_ns[at])}, event ${GM.count(event)}`;
+    this.readout.replaceChildren(
+      GM.make("p", {}, GM.make("b", { text: when }), ` · ${figures.join(" · ")}`),
+      GM.make("p", { text: this.holders(event) }),
+      ...told.slice(0, 4).map((text) => GM.make("p", { text })));
+  }
+
+  /* Who held the bytes: at the nearest event at which sites were counted. */
+  holders(event) {
+    if (!this.shares || !this.shares.event.length) return "";
+    const row = nearest(this.shares.event, event);
+    const held = this.heldAtShares[row];
+    const list = this.shares.sites.map((site, at) => [this.shares.held_bytes[at][row], site]).filter(([bytes]) => bytes > 0).sort((one, other) => other[0] - one[0]);
+    if (!list.length) return "Held by nobody.";
+    const where = this.shares.event[row] === event ? "" : ` at event ${GM.count(this.shares.event[row])}`;
+    return `Held${where} by ${list.slice(0, HOLDERS_TOLD).map(([bytes, site]) => `${GM.siteText(site)} ${GM.bytes(bytes)} (${GM.share(bytes, held)})`).join(", ")}`;
+  }
+}
+
+/* ---- small parts ---- */
+
+function line(name, x, y, colour, more = {}) {
+  const drawn = GM.colour(colour);
+  return { type: "scatter", mode: "lines", x, y, name, hoverinfo: "none", ...more, line: { color: drawn, width: 1.5, shape: "hv", ...more.line } };
+}
+
+function legendName(text) {
+  return GM.plotlyText(text.length > 44 ? `${text.slice(0, 21)}…${text.slice(-22)}` : text);
+}
+
+function withAlpha(colour, share) {
+  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  return `rgba(${red},${green},${blue},${share})`;
+}
+
+function alpha(name, share) {
+  return withAlpha(GM.colour(name), share);
+}
+
+function highest(trace, from, to) {
+  let top = 0;
+  let before = 0;
+  for (let at = 0; at < trace.x.length; at++) {
+    const y = trace.y[at] ?? 0;
+    if (trace.x[at] < from) before = y;
+    else if (trace.x[at] <= to && y > top) top = y;
+  }
+  return Math.max(top, before);
+}
+
+function byteTicks(top) {
+  const factor = 1024 ** Math.max(0, Math.min(4, Math.floor(Math.log2(Math.max(1, top)) / 10)));
+  const unit = ["B", "KiB", "MiB", "GiB", "TiB"][Math.round(Math.log2(factor) / 10)];
+  const least = top / factor / 5;
+  const power = 10 ** Math.floor(Math.log10(least));
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= least);
+  const tickvals = [];
+  const ticktext = [];
+  for (let at = 0; at * step * factor <= 1.04 * top; at++) {
+    tickvals.push(at * step * factor);
+    ticktext.push(at ? `${Number((at * step).toPrecision(6))} ${unit}` : "0");
+  }
+  return { tickvals, ticktext };
+}
+
+/* The last position whose value is not above `value`; -1 where all are. */
+function lastNotAfter(values, value) {
+  let low = 0;
+  let high = values.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
+
+function nearest(values, value) {
+  const before = lastNotAfter(values, value);
+  if (before < 0) return values.length ? 0 : -1;
+  if (before + 1 >= values.length) return before;
+  return value - values[before] <= values[before + 1] - value ? before : before + 1;
+}

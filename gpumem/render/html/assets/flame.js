@@ -1,0 +1,93 @@
+"use strict";
+/* The peak by call: an icicle, callers above what they call. */
+
+const ROW_HEIGHT = 24;
+const KINDS = [["own", "Your code"], ["full", "All frames"], ["inverted", "From the allocating line"]];
+const settings = { kind: "own" };
+
+GM.expose("flame", () => ({ ...settings }));
+GM.figures.push({ id: "flame", heavy: true, draw: (element) => new Flame(element).handle() });
+
+class Flame {
+  constructor(element) {
+    this.view = GM.view();
+    this.plot = GM.make("div", { id: "flame-plot", role: "img", "aria-label": "The blocks at the peak by call" });
+    this.readout = GM.make("div", { class: "readout", id: "flame-readout", "aria-live": "polite" });
+    if (!this.view.flame || !this.view.peak.bytes) {
+      element.append(GM.make("p", { class: "quiet", text: "Nothing was held at the peak." }));
+      return;
+    }
+    const choose = (kind) => { settings.kind = kind; this.redraw(); };
+    element.append(
+      GM.make("div", { class: "controls" }, GM.choice("flame-kind", "Calls shown", KINDS, settings.kind, choose), GM.make("span", { class: "quiet", text: "Click a frame to look into it; the bar above leads back." })),
+      this.plot, this.readout);
+    this.isDrawn = true;
+    this.redraw();
+  }
+
+  handle() {
+    if (!this.isDrawn) return {};
+    return { select: () => this.redraw(), theme: () => this.redraw(), clear: () => GM.plotly.purge(this.plot) };
+  }
+
+  redraw() {
+    const tree = this.view.flame[settings.kind];
+    this.nodes = Object.fromEntries(["parent", "frame", "bytes", "count", "site", "rest"].map((name) => [name, GM.column(tree[name])]));
+    const { parent, bytes } = this.nodes;
+    const ids = Array.from(bytes, (_, at) => String(at));
+    const data = {
+      type: "icicle", ids, labels: ids.map((_, at) => GM.plotlyText(this.label(at))), parents: Array.from(parent, (at) => (at < 0 ? "" : String(at))),
+      values: Array.from(bytes), branchvalues: "total", sort: false, hoverinfo: "none", textinfo: "label", tiling: { orientation: "v", pad: 1 },
+      marker: { colors: this.colours(), line: { width: 0 } }, insidetextfont: { size: 12 }, pathbar: { visible: true, thickness: 22 }, leaf: { opacity: 1 },
+    };
+    const layout = {
+      height: ROW_HEIGHT * (tree.depth + 1) + 40, margin: { l: 0, r: 0, t: 28, b: 4 }, paper_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: GM.colour("text") }, uniformtext: { minsize: 10, mode: "hide" },
+    };
+    GM.plotly.react(this.plot, [data], layout, { displaylogo: false, responsive: true, displayModeBar: false });
+    if (!this.isWired) this.wire();
+    this.tell(0);
+  }
+
+  wire() {
+    this.isWired = true;
+    this.plot.on("plotly_hover", (event) => this.tell(Number(event.points[0].id)));
+    this.plot.on("plotly_click", (event) => {
+      const site = this.nodes.site[Number(event.points[0].id)];
+      if (site >= 0) GM.select(site);
+    });
+  }
+
+  frame(at) {
+    return this.nodes.frame[at] < 0 ? null : GM.page.frames[this.nodes.frame[at]];
+  }
+
+  label(at) {
+    if (at === 0) return `the peak: ${GM.bytes(this.nodes.bytes[0])}`;
+    const frame = this.frame(at);
+    if (!frame) return this.nodes.rest[at] ? "smaller ones" : "no Python stack";
+    const function_name = frame.function.length > 80 ? `${frame.function.slice(0, 79)}…` : frame.function;
+    return `${function_name} (${GM.fileName(frame.file)}:${frame.line})`;
+  }
+
+  /* The colour of its site where a frame leads to one alone; pale where the marked site is not among its blocks. */
+  colours() {
+    const { site, parent } = this.nodes;
+    const marked = GM.state.site;
+    const lit = new Uint8Array(site.length).fill(marked === null ? 1 : 0);
+    if (marked !== null)
+      for (let at = site.length - 1; at >= 0; at--) if (site[at] === marked || lit[at]) { lit[at] = 1; if (parent[at] >= 0) lit[parent[at]] = 1; }
+    const neutral = GM.colour("idle");
+    const pale = GM.colour("raised");
+    return Array.from(site, (one, at) => (!lit[at] ? pale : one < 0 ? neutral : GM.siteColour(one)));
+  }
+
+  tell(at) {
+    const { bytes, count, parent } = this.nodes;
+    const frame = this.frame(at);
+    const of = parent[at] > 0 ? `, ${GM.share(bytes[at], bytes[parent[at]])} of its caller` : "";
+    this.readout.replaceChildren(
+      GM.make("p", {}, GM.make("b", { text: frame ? GM.frameText(frame) : this.label(at) })),
+      GM.make("p", { text: `${GM.bytes(bytes[at])} in ${GM.counted(count[at], "block")}, ${GM.share(bytes[at], bytes[0])} of the peak${of}` }));
+  }
+}

@@ -1,0 +1,212 @@
+"use strict";
+/* GM: what the figures of a page share.
+
+   GM.page            the document of page_json.py, once GM.state.ready
+   GM.column(ref)     a column of the document as a typed array
+   GM.view()          the view that is shown: one device of one trace; GM.showView(n) shows another
+   GM.figures.push({id, draw(element, page), heavy})
+                      drawn into [data-figure=id], in order, `heavy` ones when they come into view; drawn again, into an
+                      empty element, when the view changes. What draw() returns may have select(site), theme(), clear().
+   GM.select(site)    marks a site everywhere, null none; GM.toggle(site); GM.onSelect(fn)
+   GM.expose(name, fn)  adds fn() to GM.state, which is for reading
+   Text is set by textContent alone; GM.plotlyText escapes what plotly would read as markup. */
+
+const decoders = { i4: Int32Array, f8: Float64Array };
+const selectListeners = [];
+const exposed = {};
+const drawings = new Map();
+let site = null;
+let view = 0;
+let ready = false;
+let columns = null;
+
+const GM = (window.GM = { page: null, figures: [], plotly: null });
+
+/* ---- the document ---- */
+
+async function inflate(id) {
+  const text = document.getElementById(id).textContent;
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let at = 0; at < binary.length; at++) bytes[at] = binary.charCodeAt(at);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).arrayBuffer();
+}
+
+GM.load = async () => {
+  const buffer = await inflate("gm-payload");
+  const bytes = Number(new DataView(buffer).getBigUint64(0, true));
+  GM.page = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, bytes)));
+  columns = { buffer, start: 8 + bytes };
+};
+
+GM.loadPlotly = async () => {
+  const script = document.createElement("script");
+  script.textContent = new TextDecoder().decode(await inflate("gm-plotly"));
+  document.head.appendChild(script);
+  GM.plotly = window.Plotly;
+};
+
+GM.column = (ref) => {
+  const [kind, offset, count] = ref.column;
+  return new decoders[kind](columns.buffer, columns.start + offset, count);
+};
+
+/* ---- numbers and names, as the terminal writes them ---- */
+
+const UNITS = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
+
+GM.bytes = (count) => {
+  const magnitude = Math.abs(count);
+  const sign = count < 0 ? "-" : "";
+  for (const [unit, factor] of UNITS)
+    if (magnitude >= 1024 && Number((magnitude / factor).toFixed(2)) >= 1) return `${sign}${(magnitude / factor).toFixed(2)} ${unit}`;
+  return `${sign}${magnitude} B`;
+};
+
+GM.count = (count) => String(count).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+GM.share = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "-");
+GM.counted = (count, noun) => `${GM.count(count)} ${noun}${count === 1 ? "" : "s"}`;
+
+GM.duration = (ns) => {
+  const magnitude = Math.abs(ns);
+  const sign = ns < 0 ? "-" : "";
+  const seconds = Math.round(magnitude / 1e9);
+  const two = (number) => String(number).padStart(2, "0");
+  if (seconds >= 3600) return `${sign}${Math.floor(seconds / 3600)} h ${two(Math.floor((seconds % 3600) / 60))} min`;
+  if (seconds >= 60) return `${sign}${Math.floor(seconds / 60)} min ${two(seconds % 60)} s`;
+  for (const [unit, factor] of [["s", 1e9], ["ms", 1e6], ["us", 1e3]]) {
+    const shown = Number((magnitude / factor).toPrecision(3));
+    if (shown >= 1) return `${sign}${shown} ${unit}`;
+  }
+  return `${sign}${magnitude} ns`;
+};
+
+GM.fileName = (file) => file.split("/").slice(-2).join("/");
+GM.frameText = (frame) => `${frame.function} (${frame.file}:${frame.line})`;
+
+GM.siteText = (number) => {
+  const found = GM.page.sites[number];
+  return found ? `${found.function} (${GM.fileName(found.file)}:${found.line})` : "no Python stack";
+};
+
+GM.siteTitle = (number) => {
+  const found = GM.page.sites[number];
+  return found ? GM.frameText(found) : "blocks whose event has no Python stack";
+};
+
+GM.plotlyText = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
+GM.make = (name, properties = {}, ...children) => {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key === "text") made.textContent = value;
+    else if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (value !== false && value !== null) made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children);
+  return made;
+};
+
+/* A row of buttons of which one is pressed; choose(value) is called when another is. */
+GM.choice = (id, label, options, chosen, choose) => {
+  const row = GM.make("div", { class: "choice", role: "group", id, "aria-label": label });
+  for (const [value, text] of options) {
+    const press = () => {
+      for (const one of row.children) one.setAttribute("aria-pressed", String(one === button));
+      choose(value);
+    };
+    const button = GM.make("button", { type: "button", "data-value": value, text, onclick: press, "aria-pressed": String(value === chosen) });
+    row.append(button);
+  }
+  return row;
+};
+
+/* ---- colours ---- */
+
+GM.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+GM.siteColour = (number) => (GM.page.sites[number] ? GM.colour(`site-${number % 10}`) : GM.colour("none"));
+
+GM.setTheme = (theme) => {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  for (const drawing of drawings.values()) drawing.theme?.();
+};
+
+/* ---- the site that is marked ---- */
+
+GM.select = (number) => {
+  site = number;
+  const bar = document.getElementById("selected");
+  bar.hidden = site === null;
+  document.getElementById("selected-text").textContent = site === null ? "" : `Marked: ${GM.siteText(site)}`;
+  for (const drawing of drawings.values()) drawing.select?.(site);
+  for (const listener of selectListeners) listener(site);
+};
+GM.toggle = (number) => GM.select(number === site ? null : number);
+GM.onSelect = (listener) => selectListeners.push(listener);
+
+/* ---- views and figures ---- */
+
+GM.view = () => GM.page.views[view];
+GM.trace = () => GM.page.traces[GM.view().trace];
+
+GM.showView = (number) => {
+  view = number;
+  for (const part of document.querySelectorAll("[data-view]")) part.hidden = Number(part.dataset.view) !== view;
+  for (const row of document.querySelectorAll("[data-show]")) row.setAttribute("aria-current", String(Number(row.dataset.show) === view));
+  const list = document.getElementById("view-switch");
+  if (list) list.value = String(view);
+  const drawn = [...drawings.keys()];
+  for (const id of drawn) draw(GM.figures.find((one) => one.id === id));
+};
+
+function draw(figure) {
+  const place = document.querySelector(`[data-figure="${CSS.escape(figure.id)}"]`);
+  drawings.get(figure.id)?.clear?.();
+  const element = GM.make("div");
+  place.replaceChildren(element);
+  place.dataset.drawn = String(view);
+  const drawing = figure.draw(element, GM.page) ?? {};
+  drawings.set(figure.id, drawing);
+  if (site !== null) drawing.select?.(site);
+}
+
+function placeOf(figure) {
+  return document.querySelector(`[data-figure="${CSS.escape(figure.id)}"]`);
+}
+
+/* Draws the light figures now, the heavy ones when they come near the window. */
+GM.drawFigures = () => {
+  const watcher = new IntersectionObserver((seen) => {
+    for (const one of seen.filter((entry) => entry.isIntersecting)) {
+      watcher.unobserve(one.target);
+      const figure = GM.figures.find((candidate) => candidate.id === one.target.dataset.figure);
+      if (!drawings.has(figure.id)) draw(figure);
+    }
+  }, { rootMargin: "400px" });
+  for (const figure of GM.figures.filter((one) => placeOf(one))) figure.heavy ? watcher.observe(placeOf(figure)) : draw(figure);
+};
+
+GM.drawAll = () => {
+  for (const figure of GM.figures) if (placeOf(figure) && !drawings.has(figure.id)) draw(figure);
+};
+
+GM.finish = () => {
+  ready = true;
+  document.documentElement.dataset.ready = "true";
+};
+
+GM.expose = (name, read) => {
+  exposed[name] = read;
+};
+
+Object.defineProperty(GM, "state", {
+  get: () => ({
+    ready,
+    view,
+    site,
+    drawn: [...drawings.keys()],
+    ...Object.fromEntries(Object.entries(exposed).map(([name, read]) => [name, read()])),
+  }),
+});

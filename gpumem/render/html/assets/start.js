@@ -1,0 +1,52 @@
+"use strict";
+/* Starts the page: switches, then the document, then plotly, then the figures. */
+
+function wireSwitches() {
+  const theme = document.getElementById("theme-switch");
+  theme.addEventListener("change", () => GM.setTheme(theme.value));
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => GM.setTheme(theme.value));
+  document.getElementById("selected-clear").addEventListener("click", () => GM.select(null));
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && GM.state.site !== null) GM.select(null);
+  });
+  for (const link of document.querySelectorAll("header nav a")) link.hidden = !document.querySelector(link.getAttribute("href"));
+  document.getElementById("view-switch")?.addEventListener("change", (event) => GM.showView(Number(event.target.value)));
+  for (const row of document.querySelectorAll("[data-show]")) {
+    row.tabIndex = 0;
+    row.addEventListener("click", () => GM.showView(Number(row.dataset.show)));
+    row.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") GM.showView(Number(row.dataset.show));
+    });
+  }
+}
+
+function wirePrinting() {
+  let theme = "";
+  window.addEventListener("beforeprint", () => {
+    theme = document.documentElement.dataset.theme ?? "";
+    GM.drawAll();
+    document.documentElement.dataset.printing = "true";
+    GM.setTheme("light");
+  });
+  window.addEventListener("afterprint", () => {
+    delete document.documentElement.dataset.printing;
+    GM.setTheme(theme);
+  });
+}
+
+const painted = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
+
+async function start() {
+  wireSwitches();
+  await painted();
+  await GM.load();
+  if (GM.page.views.length) {
+    await GM.loadPlotly();
+    wirePrinting();
+    GM.showView(0);
+    GM.drawFigures();
+  }
+  GM.finish();
+}
+
+start();

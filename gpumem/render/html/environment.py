@@ -1,0 +1,75 @@
+"""The end of the page: how each trace was recorded, and what was lost.
+
+Owns: its HTML. Must not know: how facts were learned.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from gpumem.analyses.page import PageFindings
+from gpumem.analyses.summary import TraceSummary
+from gpumem.render.html.markup import Html, foreign, tag
+from gpumem.trace.model import DeviceFacts
+from gpumem.units import counted, format_bytes, format_duration
+
+
+def environment_section(page: PageFindings) -> Html:
+    """The facts of each trace as a list of names and values."""
+    lists = []
+    for trace in page.traces:
+        heading = [tag("h3", foreign(trace.summary.path))] if len(page.traces) > 1 else []
+        rows = [tag("div", tag("dt", name), tag("dd", value)) for name, value in _facts(trace.summary)]
+        lists.append(tag("div", *heading, tag("dl", *rows, class_="facts"), class_="environment"))
+    return tag("section", tag("h2", "Environment and recording"), *lists, id="environment")
+
+
+def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
+    meta = summary.meta
+    yield "Trace", foreign(summary.path)
+    if meta.program:
+        yield "Program", foreign(meta.program)
+    if meta.command_line:
+        yield "Command line", foreign(shlex.join(meta.command_line))
+    if meta.rank is not None:
+        yield "Rank", str(meta.rank)
+    if meta.pid is not None:
+        yield "Process", str(meta.pid)
+    yield "Recorded by", _source(summary)
+    yield "Events", f"{counted(summary.events, 'event')} in {format_duration(meta.duration_ns)}"
+    yield "Ended by", "still running" if meta.running else foreign(meta.ended_by) or "not known"
+    yield "Allocator settings", foreign(meta.settings) or "none set"
+    for name, version in sorted(meta.versions.items()):
+        yield f"Version of {foreign(name)}", foreign(version)
+    for facts in meta.devices:
+        yield f"Device {facts.device}", _device(facts)
+    yield "Lost", counted(meta.records_lost, "event") if meta.records_lost else "nothing"
+    yield "Call stacks", foreign(meta.stacks_off) if meta.stacks_off else "recorded"
+    yield "Block sizes", "known" if meta.block_bytes_known else "not known: bytes are those asked for"
+    if meta.history_truncated:
+        yield "Begins", "in mid-run: what was before is not recorded"
+    if meta.produced_by:
+        yield "Written by", foreign(meta.produced_by)
+
+
+def _source(summary: TraceSummary) -> str:
+    return {
+        "native": "PyTorch's own allocator, through its trace tracker",
+        "gpumem": "gpumem's own allocator",
+        "pytorch_snapshot": "PyTorch's memory snapshot",
+        "none": "NVML and marks only",
+    }[summary.meta.source.value]
+
+
+def _device(facts: DeviceFacts) -> str:
+    parts = [foreign(facts.name) if facts.name else "name not known"]
+    if facts.capacity_bytes is not None:
+        parts.append(format_bytes(facts.capacity_bytes))
+    if facts.memory_limit_bytes is not None:
+        parts.append(f"limit {format_bytes(facts.memory_limit_bytes)}")
+    if facts.nvml_index is not None:
+        parts.append(f"NVML {facts.nvml_index}")
+    if facts.uuid:
+        parts.append(foreign(facts.uuid))
+    return ", ".join(parts)

@@ -1,0 +1,42 @@
+"""What a reader of the figures must know of the recording: losses, how it ended, what is missing.
+
+Owns: these sentences. Must not know: HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpumem.analyses.summary import TraceSummary
+from gpumem.render.html.markup import foreign
+from gpumem.render.text import ending
+from gpumem.units import counted
+from gpumem.vocabulary import TraceSource
+
+
+def trace_notes(summary: TraceSummary) -> Iterator[str]:
+    """One sentence each; none where the recording is whole."""
+    meta = summary.meta
+    if meta.running:
+        yield "The program was still running when this page was made: the figures are those of the events so far."
+    elif meta.ended_by == "disk_full":
+        yield "The disk was full: recording stopped there, the program went on."
+    elif meta.ended_by not in ("", "exit", "exit 0", "snapshot"):
+        yield f"The program did not come to its plain end{ending(meta.ended_by)}."
+    if meta.history_truncated:
+        yield (
+            "The recording does not reach back to the program's start: what was most before it is not known, and the "
+            "peaks here are the most since."
+        )
+    if meta.records_lost:
+        yield f"{counted(meta.records_lost, 'event')} lost: the figures may be off by their bytes."
+    if meta.stacks_off:
+        yield f"No call stacks: {foreign(meta.stacks_off)}"
+    yield from (foreign(note) for note in meta.notes)
+    if meta.source is TraceSource.NONE and not meta.notes:
+        yield "No allocator was recorded: only NVML readings and marks."
+    if summary.events and not meta.block_bytes_known and meta.source is not TraceSource.NONE:
+        yield (
+            "Block sizes are not known in this trace: bytes are those that were asked for, without rounding. "
+            "gpumem import fills them in."
+        )

@@ -1,0 +1,159 @@
+"""The top of the page: what it is of, the switches, the verdict with its figures, the table of processes.
+
+Owns: their HTML. Must not know: scripts, how figures are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpumem.analyses.page import PageFindings, PageTrace, PageView
+from gpumem.render.html.markup import NOTHING, Html, foreign, tag
+from gpumem.render.html.notes import trace_notes
+from gpumem.render.html.verdict import Figure, card_name, key_figures, most, verdict_sentences
+from gpumem.units import counted, format_bytes, format_duration, format_share
+
+NAVIGATION = (
+    ("verdict", "Verdict"),
+    ("ranks", "Processes"),
+    ("over-time", "Over time"),
+    ("peak", "Peak"),
+    ("sites", "Sites"),
+    ("allocations", "Allocations"),
+    ("heap", "Heap"),
+    ("diff", "Diff"),
+    ("environment", "Environment"),
+)
+"""Sections by id; gm.js hides the links of those that a page lacks."""
+
+
+def header(page: PageFindings) -> Html:
+    """Title, what the page is of, navigation and switches."""
+    links = [tag("a", word, href=f"#{name}") for name, word in NAVIGATION]
+    return tag(
+        "header",
+        tag("div", tag("strong", "gpumem"), tag("span", _what(page)), class_="brand"),
+        tag("nav", *links, aria_label="Sections"),
+        tag("div", _view_switch(page), _theme_switch(), class_="switches"),
+    )
+
+
+def view_label(page: PageFindings, view: PageView) -> str:
+    """A view's name among the others of its page."""
+    trace = page.traces[view.trace].summary
+    device = f"device {view.summary.facts.device}"
+    if len(page.traces) == 1:
+        return f"{device}: {card_name(view.summary)}"
+    rank = f"rank {trace.meta.rank}, " if trace.meta.rank is not None else ""
+    return f"{rank}{foreign(trace.path.rsplit('/', 1)[-1])}, {device}"
+
+
+def verdict_section(page: PageFindings) -> Html:
+    """Three sentences and the figures of each view; the scripts show one view at a time."""
+    if not page.views:
+        text = "No device was used: nothing was allocated."
+        return tag("section", tag("h1", _what(page)), *_notes(page), tag("p", text, class_="verdict"), id="verdict")
+    views = [
+        tag(
+            "div",
+            tag("p", _about(page, view), class_="quiet"),
+            *(tag("p", sentence, class_="verdict") for sentence in verdict_sentences(view.summary)),
+            tag("dl", *map(_figure, key_figures(view.summary)), class_="figures"),
+            data_view=str(number),
+            hidden=number > 0,
+        )
+        for number, view in enumerate(page.views)
+    ]
+    return tag("section", tag("h1", _what(page)), *_notes(page), *views, id="verdict")
+
+
+def ranks_section(page: PageFindings) -> Html:
+    """A row for each view: whose it is, its peaks; picking one shows it below."""
+    head = ("Process", "Device", "Held at most", "Reserved at most", "Of the card", "Out of memory")
+    rows = [
+        tag(
+            "tr",
+            *(tag("td", cell, class_="number" if at > 1 else "") for at, cell in enumerate(cells)),
+            data_show=str(n),
+        )
+        for n, cells in enumerate(_rank_cells(page, view) for view in page.views)
+    ]
+    more = (
+        tag("p", f"And {counted(page.views_left_out, 'more view')}.", class_="quiet")
+        if page.views_left_out
+        else NOTHING
+    )
+    return tag(
+        "section",
+        tag("h2", "Processes and devices"),
+        tag(
+            "div",
+            tag("table", tag("thead", tag("tr", *(tag("th", word) for word in head))), tag("tbody", *rows)),
+            class_="scroll",
+        ),
+        more,
+        id="ranks",
+    )
+
+
+def _rank_cells(page: PageFindings, view: PageView) -> tuple[str, ...]:
+    summary = page.traces[view.trace].summary
+    reserved = most(view.summary.reserved_bytes)
+    rank = f"rank {summary.meta.rank}: " if summary.meta.rank is not None else ""
+    return (
+        f"{rank}{foreign(summary.path)}",
+        f"{view.summary.facts.device}: {card_name(view.summary)}",
+        format_bytes(view.summary.peak.held_bytes),
+        format_bytes(reserved),
+        format_share(reserved, view.summary.facts.capacity_bytes or 0),
+        str(view.summary.oom_count),
+    )
+
+
+def _what(page: PageFindings) -> str:
+    """What the page is of, in a few words."""
+    if len(page.traces) == 1:
+        meta = page.traces[0].summary.meta
+        return foreign(meta.program or page.traces[0].summary.path)
+    return counted(len(page.traces), "trace")
+
+
+def _about(page: PageFindings, view: PageView) -> str:
+    summary = page.traces[view.trace].summary
+    parts = [view_label(page, view), counted(summary.events, "event"), format_duration(summary.meta.duration_ns)]
+    if "torch" in summary.meta.versions:
+        parts.append(f"PyTorch {foreign(summary.meta.versions['torch'])}")
+    return " · ".join(parts)
+
+
+def _notes(page: PageFindings) -> Iterator[Html]:
+    for trace in page.traces:
+        notes = list(trace_notes(trace.summary))
+        if notes:
+            yield tag("div", *_named(page, trace), *(tag("p", note) for note in notes), class_="notes")
+
+
+def _named(page: PageFindings, trace: PageTrace) -> Iterator[Html]:
+    if len(page.traces) > 1:
+        yield tag("p", tag("strong", foreign(trace.summary.path)))
+
+
+def _figure(figure: Figure) -> Html:
+    bar = NOTHING
+    if figure.part is not None and figure.whole:
+        share = max(0.0, min(100.0, 100 * figure.part / figure.whole))
+        bar = tag("span", tag("span", style=f"width:{share:.1f}%"), class_="bar", aria_hidden="true")
+    value = tag("dd", tag("span", figure.value, class_="value"), tag("span", figure.of, class_="of"), bar)
+    return tag("div", tag("dt", figure.name), value)
+
+
+def _view_switch(page: PageFindings) -> Html:
+    if len(page.views) < 2:
+        return NOTHING
+    options = [tag("option", view_label(page, view), value=str(n)) for n, view in enumerate(page.views)]
+    return tag("label", "Shown: ", tag("select", *options, id="view-switch"))
+
+
+def _theme_switch() -> Html:
+    options = [tag("option", word, value=value) for value, word in (("", "Auto"), ("light", "Light"), ("dark", "Dark"))]
+    return tag("label", "Theme: ", tag("select", *options, id="theme-switch"))

@@ -1,0 +1,142 @@
+"""The first sentences of a view and the figures that matter, each beside its denominator.
+
+Owns: their words. Must not know: HTML, how figures are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpumem.analyses.summary import DeviceSummary, EndAndPeak
+from gpumem.render.html.markup import foreign
+from gpumem.trace.model import Frame
+from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
+from gpumem.vocabulary import Basis
+
+SITES_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number with its name and what it is a part of; `part` and `whole` draw its bar, None for no bar."""
+
+    name: str
+    value: str
+    of: str
+    part: int | None = None
+    whole: int | None = None
+
+
+def card_name(device: DeviceSummary) -> str:
+    """The card as a person would call it."""
+    return foreign(device.facts.name) if device.facts.name else f"device {device.facts.device}"
+
+
+def site_name(site: Frame | None) -> str:
+    """A site in running text."""
+    if site is None:
+        return "code without a Python stack"
+    return f"{foreign(site.function)} ({foreign(site.file.rsplit('/', 1)[-1])}:{site.line})"
+
+
+def verdict_sentences(device: DeviceSummary) -> list[str]:
+    """The peak, who held it, and what limits."""
+    if not device.peak.held_bytes and not most(device.reserved_bytes):
+        return [f"Nothing was allocated on {card_name(device)} (device {device.facts.device})."]
+    return [_peak_sentence(device), *_holder_sentence(device), _limit_sentence(device)]
+
+
+def most(figures: EndAndPeak) -> int:
+    """The peak, or the most that was recorded where the peak is not known."""
+    return figures.peak if figures.peak is not None else figures.peak_recorded or 0
+
+
+def _peak_sentence(device: DeviceSummary) -> str:
+    peak, capacity = device.peak, device.facts.capacity_bytes
+    word = "allocated" if peak.basis is Basis.ALLOCATED else "requested"
+    most_word = "At most" if device.reserved_bytes.peak is not None else "Since recording began, at most"
+    where = "at the start"
+    if peak.instant.event >= 0:
+        step = f", in step {peak.step}" if peak.step is not None else ""
+        where = f"{format_duration(peak.instant.time_ns)} in, at event {format_count(peak.instant.event)}{step}"
+    share = ""
+    if capacity:
+        share = f": {format_share(peak.held_bytes, capacity)} of the {format_bytes(capacity)} of {card_name(device)}"
+    return f"{most_word} {format_bytes(peak.held_bytes)} were {word} ({where}){share}."
+
+
+def _holder_sentence(device: DeviceSummary) -> Iterator[str]:
+    peak = device.peak
+    if not peak.by_site or not peak.held_bytes:
+        return
+    first, *others = peak.by_site[:SITES_NAMED]
+    text = f"{site_name(first.site)} held {format_bytes(first.held_bytes)} of them"
+    text += f" ({format_share(first.held_bytes, peak.held_bytes)}, {counted(first.block_count, 'block')})"
+    if others:
+        together = sum(one.held_bytes for one in peak.by_site[: 1 + len(others)])
+        names = " and ".join(site_name(one.site) for one in others)
+        text += f"; with {names} it is {format_share(together, peak.held_bytes)}"
+    yield f"{text}."
+
+
+def _limit_sentence(device: DeviceSummary) -> str:
+    reserved = format_bytes(most(device.reserved_bytes))
+    if device.oom_count:
+        return _oom_sentence(device)
+    headroom, limit = device.headroom_bytes, device.facts.memory_limit_bytes
+    if headroom is None:
+        return f"{reserved} were reserved from the driver at most."
+    capacity = device.facts.capacity_bytes
+    is_limited = limit is not None and (capacity is None or limit < capacity)
+    bound = f"the program's limit of {format_bytes(limit or 0)}" if is_limited else "the card"
+    if headroom < 0:
+        return f"{reserved} were reserved at most, {format_bytes(-headroom)} above {bound}."
+    return f"It did not run out: {reserved} were reserved at most, which leaves {format_bytes(headroom)} of {bound}."
+
+
+def _oom_sentence(device: DeviceSummary) -> str:
+    first = device.ooms[0]
+    limit_bytes = first.limit_bytes or device.facts.memory_limit_bytes
+    limit = f", its limit being {format_bytes(limit_bytes)}" if limit_bytes else ""
+    often = "once" if device.oom_count == 1 else f"{format_count(device.oom_count)} times"
+    return (
+        f"It ran out of memory {often}, first {format_duration(first.time_ns)} in, asking for "
+        f"{format_bytes(first.requested_bytes)} with {format_bytes(first.free_bytes)} free on the card{limit}."
+    )
+
+
+def key_figures(device: DeviceSummary) -> Iterator[Figure]:
+    """The figures that matter most, first."""
+    capacity = device.facts.capacity_bytes
+    word = "Allocated" if device.peak.basis is Basis.ALLOCATED else "Requested"
+    yield _of_card(f"{word} at the peak", device.peak.held_bytes, capacity)
+    yield _of_card("Reserved at most", most(device.reserved_bytes), capacity)
+    if device.nvml_process_bytes_peak is not None:
+        yield _of_card("Process at most, by NVML", device.nvml_process_bytes_peak, capacity)
+    if device.nvml_free_bytes_min is not None:
+        yield _of_card("Free on the card at least", device.nvml_free_bytes_min, capacity)
+    heap = device.heap_peak
+    if heap is not None:
+        of = f"of {format_bytes(heap.reserved_bytes)} reserved then; {format_bytes(heap.gap_bytes)} in gaps"
+        yield Figure("Idle at the peak", format_bytes(heap.idle_bytes), of, heap.idle_bytes, heap.reserved_bytes)
+        of = f"{format_share(heap.slack_bytes, heap.allocated_bytes)} of {format_bytes(heap.allocated_bytes)} allocated"
+        yield Figure("Slack at the peak", format_bytes(heap.slack_bytes), of, heap.slack_bytes, heap.allocated_bytes)
+    if device.cache is not None and device.alloc_count:
+        hits = device.cache.hit_count
+        of = f"{format_count(hits)} of {counted(device.alloc_count, 'alloc')}"
+        yield Figure("Served by the cache", format_share(hits, device.alloc_count), of, hits, device.alloc_count)
+    yield _oom_figure(device)
+
+
+def _of_card(name: str, value: int, capacity: int | None) -> Figure:
+    if not capacity:
+        return Figure(name, format_bytes(value), "the card's capacity is not known")
+    return Figure(
+        name, format_bytes(value), f"{format_share(value, capacity)} of {format_bytes(capacity)}", value, capacity
+    )
+
+
+def _oom_figure(device: DeviceSummary) -> Figure:
+    of = f"in {counted(device.alloc_count, 'alloc')}"
+    return Figure("Out of memory", counted(device.oom_count, "time") if device.oom_count else "never", of)

@@ -1,0 +1,163 @@
+"""The page as a file: what it holds, what it may load, and that nothing in it breaks out."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from functools import cache
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpumem.analyses.page import find_page
+from gpumem.render.html.page import render_page
+from gpumem.trace.model import Trace
+from trace_builder import GiB, MiB, TraceBuilder
+from training_trace import training_trace
+
+HOSTILE = "</script><img src=x onerror=alert(1)> \"'&\u2028\udcff\x1b<b>" + "y" * 5000
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and the text of scripts and of everything else."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.text = ""
+        self._in_script = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._in_script = tag == "script"
+        if self._in_script:
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_script = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_script:
+            attributes, before = self.scripts.pop()
+            self.scripts.append((attributes, before + data))
+        else:
+            self.text += data
+
+
+@cache
+def training_page() -> str:
+    return render_page(find_page([training_trace(block_bytes_known=True)]))
+
+
+def script(page: str, name: str) -> str:
+    return next(text for attributes, text in Elements(page).scripts if attributes.get("id") == name)
+
+
+def document(page: str) -> tuple[dict[str, Any], bytes]:
+    """The page's document and the bytes of its columns."""
+    packed = gzip.decompress(base64.b64decode(script(page, "gm-payload")))
+    end = 8 + int.from_bytes(packed[:8], "little")
+    return json.loads(packed[8:end]), packed[end:]
+
+
+def column(ref: dict[str, Any], columns: bytes) -> list[int]:
+    kind, offset, count = ref["column"]
+    return np.frombuffer(columns, dtype=f"<{kind}", count=count, offset=offset).astype(np.int64).tolist()  # type: ignore[no-any-return]
+
+
+def page_of(trace: Trace) -> tuple[dict[str, Any], bytes]:
+    return document(render_page(find_page([trace])))
+
+
+def test_document_holds_the_curves_and_the_peak() -> None:
+    trace = TraceBuilder(block_bytes_known=True).segment(20 * MiB)
+    trace.alloc("a", 3 * MiB, stack=[("/a.py", 1, "f")]).alloc("b", 5 * MiB).free("b").mark("middle")
+    page, columns = page_of(trace.build())
+    (view,) = page["views"]
+    assert column(view["curves"]["held_bytes"], columns) == [0, 0, 3 * MiB, 8 * MiB, 3 * MiB, 3 * MiB]
+    assert column(view["curves"]["reserved_bytes"], columns) == [0, *[20 * MiB] * 5]
+    assert (view["peak"]["event"], view["peak"]["bytes"]) == (2, 8 * MiB)
+    assert page["sites"] == [None, {"file": "/a.py", "line": 1, "function": "f"}]
+    assert column(view["site_rows"]["peak_bytes"], columns) == [5 * MiB, 3 * MiB]
+    assert page["traces"][0]["marks"] == [
+        {"name": "middle", "kind": "mark", "step": None, "event": 4, "time_ns": 5000000}
+    ]
+
+
+def test_bytes_beyond_32_bits_travel_exactly() -> None:
+    trace = TraceBuilder(block_bytes_known=True).segment(100 * GiB).alloc("a", 77 * GiB + 512).build()
+    page, columns = page_of(trace)
+    assert column(page["views"][0]["curves"]["held_bytes"], columns)[-1] == 77 * GiB + 512
+
+
+def test_the_same_trace_gives_the_same_bytes() -> None:
+    assert render_page(find_page([training_trace(block_bytes_known=True)])) == training_page()
+
+
+def test_page_loads_nothing() -> None:
+    page = Elements(training_page())
+    for name, attributes in page.elements:
+        assert name not in ("link", "img", "iframe", "object", "embed", "base", "form", "video", "audio")
+        assert not {"src", "srcset", "action", "data"} & set(attributes), (name, attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+        assert not any(key.startswith("on") for key in attributes)
+    styles = re.findall(r"<style>(.*?)</style>", training_page(), re.DOTALL)
+    assert styles
+    assert not any("url(" in style or "@import" in style for style in styles)
+
+
+def test_only_the_scripts_of_the_page_may_run_and_none_may_load() -> None:
+    page = Elements(training_page())
+    (policy,) = (
+        attributes["content"] or ""
+        for name, attributes in page.elements
+        if name == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert "connect-src" not in rules
+    allowed = rules["script-src"].split()
+    plotly = gzip.decompress(base64.b64decode(script(training_page(), "gm-plotly")))
+    running = [text.encode() for attributes, text in page.scripts if not attributes.get("type")]
+    digests = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in (*running, plotly)]
+    assert sorted(allowed) == sorted(f"'sha256-{digest}'" for digest in digests)
+
+
+def test_plotly_comes_with_its_licence() -> None:
+    text = Elements(training_page()).text
+    assert re.search(r"Drawn with plotly\.js \d+\.\d+\.\d+, MIT licence", text)
+    assert re.search(r"Copyright \(c\) 2012-\d{4} Plotly, Inc\.", text)
+    assert "The above copyright notice and this permission notice shall be included" in text
+
+
+def test_hostile_names_are_text() -> None:
+    builder = TraceBuilder(block_bytes_known=True, settings=HOSTILE, notes=(HOSTILE,), command_line=(HOSTILE,))
+    builder.device_facts(name=HOSTILE).segment(2 * MiB).alloc("a", MiB, stack=[(HOSTILE, 7, HOSTILE)]).mark(HOSTILE)
+    page = render_page(find_page([builder.build()]))
+    elements = Elements(page)
+    assert not [attributes for name, attributes in elements.elements if name in ("img", "b")]
+    assert len(elements.scripts) == len(Elements(training_page()).scripts)
+    assert "</script><img src=x" in elements.text
+    found, _ = document(page)
+    assert len(found["sites"][0]["function"]) < 500
+    assert "\\u2028\\xff\\x1b" in found["sites"][0]["function"]
+    assert "\\u2028" in found["traces"][0]["marks"][0]["name"]
+
+
+def test_verdict_says_peak_holder_and_bound() -> None:
+    text = Elements(training_page()).text
+    assert "At most" in text
+    assert "of NVIDIA H200" in text
+    assert "It did not run out" in text
+
+
+@pytest.mark.parametrize("trace", [TraceBuilder().build(), TraceBuilder().reading(used_bytes=5 * GiB).build()])
+def test_trace_without_allocations_has_a_page(trace: Trace) -> None:
+    assert "Environment and recording" in Elements(render_page(find_page([trace]))).text

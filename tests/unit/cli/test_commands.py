@@ -19,7 +19,7 @@ from gpumem_cli.main import COMMANDS, run_command_line, unknown_command
 from trace_builder import MiB, TraceBuilder
 from training_trace import training_trace
 
-REPORTS = ("summary", "timeline", "snapshot")
+REPORTS = ("summary", "timeline", "snapshot", "explain")
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,8 @@ def test_summary_takes_a_folder_and_several_traces(trace_path: str, capsys: pyte
         (["timeline", "{trace}", "--from", "mark:nowhere"], 2, "has no mark 'nowhere'; it has: mark:model built."),
         (["snapshot", "{trace}", "--at", "soon"], 2, "'soon' is no moment; write one of start, end, peak"),
         (["snapshot", "{trace}", "--at", "step:9"], 2, "has no step:9; it has step:0 to step:3."),
+        (["explain", "{trace}", "--at", "mark:nowhere"], 2, "has no mark 'nowhere'; it has: mark:model built."),
+        (["explain", "{missing}"], 3, "missing.gpumem does not exist; check the name."),
         (["summary", "{trace}", "--device", "5"], 2, "has no device 5; it has 0."),
         (["summary", "{trace}", "--from", "end", "--to", "start"], 2, "comes before --from"),
         (["timeline", "{trace}", "--from", "end", "--to", "start"], 2, "comes before --from"),

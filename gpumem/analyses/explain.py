@@ -1,0 +1,185 @@
+"""Where the bytes go that nvidia-smi shows: a ledger of a device at a moment, and what follows from it.
+
+Owns: joining NVML's figures, what lies outside the allocator and the allocator's own split into one sum. Must not know:
+screens, JSON, sentences.
+
+    process = context + what came later outside the allocator + gpumem's own + reserved + rest, the rest with its sign
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from gpumem.analyses.explain_findings import Finding, find_findings
+from gpumem.analyses.explain_heap import HeapLedger, find_heap_ledger
+from gpumem.analyses.explain_outside import PlacedReading, choose_reading, find_outside, place_readings
+from gpumem.analyses.ledger_parts import (
+    Component,
+    ComponentName,
+    Evidence,
+    EvidenceSums,
+    make_parent,
+    sum_evidence,
+)
+from gpumem.heap.instants import Instant, find_instant
+from gpumem.heap.reserved import find_reserved_curve
+from gpumem.trace.model import DeviceFacts, Reading, Trace
+from gpumem.trace.moments import End, Moment, Peak
+from gpumem.vocabulary import DeviceOrdinal, EventKind, TraceSource
+
+_RECORDED_INSIDE = (TraceSource.NATIVE, TraceSource.GPUMEM)
+"""Sources whose recorder ran in the program itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The process's bytes on one device at a moment; `process_bytes` is None where NVML gave no figure."""
+
+    facts: DeviceFacts
+    instant: Instant
+    reading: Reading | None
+    """The reading that the figures are from."""
+    reserved_bytes: int
+    """What the allocator held at the moment."""
+    process_bytes: int | None
+    missing_reason: str | None
+    """Why there is no process figure; None where there is one, or where no reason is recorded."""
+    components: Sequence[Component]
+    """They add up, with `unexplained_bytes`, to the process's bytes; without a figure they are the allocator alone."""
+    unexplained_bytes: int | None
+    sums: EvidenceSums
+    card: Sequence[Component]
+    """The device's bytes: used (with its parts), the driver's reserve, free; empty where NVML gave none."""
+    heap: HeapLedger
+    findings: Sequence[Finding]
+
+    @property
+    def outside_bytes(self) -> int | None:
+        """What the process holds outside its allocator, as far as the components tell; None without a figure."""
+        if self.process_bytes is None:
+            return None
+        named = (ComponentName.CUDA_CONTEXT, ComponentName.OUTSIDE_ALLOCATOR)
+        return sum(one.held_bytes for one in self.components if one.name in named)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The ledgers of a trace's devices at a moment, the one with most bytes first."""
+
+    path: str
+    source: TraceSource
+    moment: Moment
+    is_default_moment: bool
+    instant: Instant
+    ledgers: Sequence[Ledger]
+
+
+def choose_moment(trace: Trace) -> Moment:
+    """The moment that a question without one is about: now while the program runs, else its peak."""
+    return End() if trace.meta.running or not trace.event_count else Peak()
+
+
+def find_explanation(
+    trace: Trace, moment: Moment | None = None, *, devices: Collection[DeviceOrdinal] | None = None
+) -> Explanation:
+    """The ledgers at `moment` (the default one without) of `devices`, or of all that the program used."""
+    at = choose_moment(trace) if moment is None else moment
+    instant = find_instant(trace, at, devices=devices)
+    wanted = sorted(_used_devices(trace) if devices is None else devices)
+    ledgers = [find_ledger(trace, instant, device) for device in wanted]
+    ledgers.sort(key=lambda one: (-(one.process_bytes or one.reserved_bytes), one.facts.device))
+    return Explanation(str(trace.path), trace.meta.source, at, moment is None, instant, ledgers)
+
+
+def find_ledger(trace: Trace, instant: Instant, device: DeviceOrdinal) -> Ledger:
+    """The ledger of `device` at `instant`."""
+    facts = next((one for one in trace.meta.devices if one.device == device), DeviceFacts(device))
+    heap = find_heap_ledger(trace, instant.event, device)
+    curve = find_reserved_curve(trace, device)
+    placed = place_readings(trace, device, curve)
+    reading = choose_reading([one for one in trace.readings if one.device == device], placed, instant, curve)
+    at = next((one for one in placed if one.reading is reading), None)
+    components, unexplained = _components(trace, placed, at, instant, heap)
+    sums = sum_evidence(components, unexplained or 0)
+    process = None if at is None else at.process_bytes
+    assert process is None or sums.sum_bytes == process, "the parts of the ledger are the process's bytes"
+    card = () if reading is None else _card(reading)
+    return Ledger(
+        facts=facts,
+        instant=instant,
+        reading=reading,
+        reserved_bytes=heap.allocator.held_bytes,
+        process_bytes=process,
+        missing_reason=None if reading is None else reading.unavailable.get("process_bytes"),
+        components=components,
+        unexplained_bytes=unexplained,
+        sums=sums,
+        card=card,
+        heap=heap,
+        findings=find_findings(
+            trace, components=components, unexplained_bytes=unexplained, card=card, heap=heap, reading=reading,
+            is_unused=not len(curve.events) and not curve.initial_bytes,
+        ),
+    )  # fmt: skip
+
+
+def _components(
+    trace: Trace, placed: Sequence[PlacedReading], at: PlacedReading | None, instant: Instant, heap: HeapLedger
+) -> tuple[list[Component], int | None]:
+    """The components of the process and what they leave unexplained; the allocator's alone without a figure."""
+    if at is None:
+        return [heap.allocator], None
+    outside = find_outside(trace, placed, at, instant)
+    components = [outside.context]
+    if outside.changes:
+        changed = sum(one.held_bytes for one in outside.changes)
+        parts = outside.changes if any(one.moment or one.after for one in outside.changes) else ()
+        components.append(
+            Component(ComponentName.OUTSIDE_ALLOCATOR, changed, Evidence.DIFFERENCE)
+            if not parts
+            else make_parent(ComponentName.OUTSIDE_ALLOCATOR, changed, Evidence.DIFFERENCE, parts)
+        )
+    if trace.meta.source in _RECORDED_INSIDE:
+        # It opens no context and allocates nothing on the device: the context is as large without it.
+        components.append(Component(ComponentName.GPUMEM, 0, Evidence.MEASURED))
+    components.append(heap.allocator)
+    since = at.reserved_bytes - heap.allocator.held_bytes
+    if since:
+        components.append(Component(ComponentName.CHANGE_AT_READING, since, Evidence.MEASURED))
+    return components, outside.unexplained_bytes
+
+
+def _card(reading: Reading) -> tuple[Component, ...]:
+    """The device's own bytes, as far as NVML gave them."""
+    found = []
+    if reading.used_bytes is not None:
+        known = [
+            Component(name, figure, Evidence.MEASURED)
+            for name, figure in (
+                (ComponentName.THIS_PROCESS, reading.process_bytes),
+                (ComponentName.OTHER_PROCESSES, reading.other_processes_bytes),
+            )
+            if figure is not None
+        ]
+        rest = reading.used_bytes - sum(one.held_bytes for one in known)
+        known.append(Component(ComponentName.NO_PROCESS, rest, Evidence.DIFFERENCE))
+        found.append(Component(ComponentName.USED, reading.used_bytes, Evidence.MEASURED, tuple(known)))
+    for name, figure in (
+        (ComponentName.DRIVER_RESERVE, reading.reserved_bytes),
+        (ComponentName.FREE, reading.free_bytes),
+    ):
+        if figure is not None:
+            found.append(Component(name, figure, Evidence.MEASURED))
+    return tuple(found)
+
+
+def _used_devices(trace: Trace) -> set[DeviceOrdinal]:
+    """Devices on which the program allocated or had a context; all that are known where there is none."""
+    used = {DeviceOrdinal(block.device) for block in trace.initial_blocks}
+    used |= {DeviceOrdinal(one.device) for one in trace.readings if one.process_bytes}
+    for batch in trace.event_batches(["device", "kind"]):
+        chosen = batch["device"][batch["kind"] < EventKind.MARK]
+        used |= {DeviceOrdinal(device) for device in set(chosen.tolist())}
+    known = {DeviceOrdinal(one.device) for one in trace.meta.devices}
+    return used or known or {DeviceOrdinal(one.device) for one in trace.readings}

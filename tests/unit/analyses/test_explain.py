@@ -1,0 +1,339 @@
+"""The ledger of a process's bytes: what is in it, what for evidence, and that it closes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from explained_traces import CARD_BYTES, DRIVER_BYTES, LINEAR, RESERVE_BYTES, TRAIN, explained_trace, lay, read
+from gpumem.analyses.explain import Ledger, find_explanation, find_ledger
+from gpumem.analyses.explain_findings import Finding, FindingCode
+from gpumem.analyses.ledger_parts import Component, ComponentName, Evidence
+from gpumem.heap.instants import find_instant
+from gpumem.simulate.opening import open_trace
+from gpumem.trace.model import Frame, Trace
+from gpumem.trace.moments import End, Peak, parse_moment
+from gpumem.vocabulary import DeviceOrdinal, TraceSource
+from trace_builder import GiB, MiB, TraceBuilder
+
+SAMPLES = Path(__file__).parents[3] / "sample_traces"
+NAMES = ("nine_steps", "nine_steps_cupy", "gpt2_train", "resnet50_train", "out_of_memory")
+
+
+def ledger_of(trace: Trace, moment: str = "end", device: int = 0) -> Ledger:
+    return find_ledger(trace, find_instant(trace, parse_moment(moment)), DeviceOrdinal(device))
+
+
+def parts(ledger: Ledger) -> dict[str, int]:
+    """Bytes by name, nested ones by their path."""
+    found: dict[str, int] = {}
+
+    def add(prefix: str, components: tuple[Component, ...]) -> None:
+        for one in components:
+            name = prefix + (one.moment or (f"after {one.after}" if one.after else one.name.value))
+            found[name] = one.held_bytes
+            add(f"{name}/", tuple(one.children))
+
+    add("", tuple(ledger.components))
+    return found
+
+
+def finding(ledger: Ledger, code: FindingCode) -> Finding:
+    (found,) = [one for one in ledger.findings if one.code is code]
+    return found
+
+
+def codes(ledger: Ledger) -> list[FindingCode]:
+    return [one.code for one in ledger.findings]
+
+
+def test_ledger_names_every_part_of_the_process() -> None:
+    ledger = ledger_of(explained_trace())
+    assert ledger.process_bytes == (676 + 1162) * MiB
+    assert parts(ledger) == {
+        "cuda_context": 518 * MiB,
+        "outside_allocator": 158 * MiB,
+        "outside_allocator/mark:first kernel": 92 * MiB,
+        "outside_allocator/mark:first product": 66 * MiB,
+        "gpumem": 0,
+        "allocator": 1162 * MiB,
+        "allocator/live_requests": (3 + 18) * MiB + 4,
+        "allocator/cublas_workspaces": 32 * MiB,
+        "allocator/slack": 508,
+        "allocator/pending": 2 * MiB,
+        "allocator/releasable": 1 * GiB,
+        "allocator/gaps": (2 + 15 + 46) * MiB - 512,
+        "allocator/private_pools": 20 * MiB,
+        "allocator/private_pools/live_requests": 5 * MiB,
+        "allocator/private_pools/gaps": 15 * MiB,
+    }
+    assert ledger.unexplained_bytes == 0
+
+
+def test_sums_by_evidence_are_the_process_s_bytes() -> None:
+    ledger = ledger_of(explained_trace())
+    assert ledger.sums.measured_bytes == (518 + 21 + 5) * MiB + 4
+    assert ledger.sums.difference_bytes == 158 * MiB
+    assert ledger.sums.sum_bytes == ledger.process_bytes
+
+
+def test_card_stands_above_with_the_driver_s_reserve_and_what_belongs_to_no_process() -> None:
+    ledger = ledger_of(explained_trace())
+    used, reserve, free = ledger.card
+    assert (used.name, reserve.name, free.name) == (
+        ComponentName.USED,
+        ComponentName.DRIVER_RESERVE,
+        ComponentName.FREE,
+    )
+    assert used.held_bytes + reserve.held_bytes + free.held_bytes == CARD_BYTES
+    assert [(one.name, one.held_bytes, one.evidence) for one in used.children] == [
+        (ComponentName.THIS_PROCESS, 1838 * MiB, Evidence.MEASURED),
+        (ComponentName.OTHER_PROCESSES, 0, Evidence.MEASURED),
+        (ComponentName.NO_PROCESS, DRIVER_BYTES, Evidence.DIFFERENCE),
+    ]
+    assert finding(ledger, FindingCode.DRIVER_RESERVE).held_bytes == RESERVE_BYTES
+
+
+def test_empty_cache_finding_says_what_returns_and_who_pins_the_rest() -> None:
+    ledger = ledger_of(explained_trace())
+    assert finding(ledger, FindingCode.EMPTY_CACHE).held_bytes == 1 * GiB
+    pinned = finding(ledger, FindingCode.GAPS_PINNED)
+    assert (pinned.held_bytes, pinned.count) == (63 * MiB - 512, 3)
+    assert [
+        (one.segment_bytes, one.gap_bytes, one.block_count, one.largest_bytes, one.largest_site)
+        for one in pinned.pinned
+    ] == [
+        (64 * MiB, 46 * MiB, 1, 18 * MiB, Frame(TRAIN, 31, "load")),
+        (20 * MiB, 15 * MiB, 2, 3 * MiB, Frame(TRAIN, 20, "step")),
+        (2 * MiB, 2 * MiB - 512, 1, 512, Frame(TRAIN, 7, "main")),
+    ]
+    assert finding(ledger, FindingCode.PENDING).held_bytes == 2 * MiB
+    assert finding(ledger, FindingCode.PRIVATE_POOLS).held_bytes == 15 * MiB
+
+
+def test_unknown_block_bytes_leave_slack_and_gaps_together() -> None:
+    ledger = ledger_of(explained_trace(block_bytes_known=False))
+    found = parts(ledger)
+    assert found["allocator/live_requests"] == 21 * MiB + 4
+    assert found["allocator/releasable"] == 1 * GiB
+    assert found["allocator/slack_and_idle"] == (2 + 15 + 46) * MiB - 4
+    assert found["allocator/private_pools/slack_and_idle"] == 15 * MiB
+    assert ledger.sums.sum_bytes == ledger.process_bytes
+    assert FindingCode.BLOCKS_NOT_KNOWN in codes(ledger)
+    assert FindingCode.GAPS_PINNED not in codes(ledger)
+    assert finding(ledger, FindingCode.EMPTY_CACHE).held_bytes == 1 * GiB
+
+
+def test_expandable_segments_of_unknown_blocks_do_not_say_what_returns() -> None:
+    builder = TraceBuilder().map(20 * MiB).alloc("a", 1 * MiB)
+    ledger = ledger_of(lay(builder, 518, 20).build())
+    assert finding(ledger, FindingCode.EMPTY_CACHE).held_bytes is None
+
+
+def test_block_in_no_known_segment_does_not_break_the_sum() -> None:
+    builder = TraceBuilder(block_bytes_known=True).segment(2 * MiB).alloc("a", 100)
+    builder.rows[0]["kind"] = 5  # the segment's own event is missing
+    ledger = ledger_of(lay(builder, 518, 0).build())
+    assert parts(ledger)["allocator/live_requests"] == 100
+    assert parts(ledger)["allocator/slack_and_idle"] == -100
+    assert finding(ledger, FindingCode.BLOCKS_NOT_KNOWN).count == 1
+    assert ledger.sums.sum_bytes == ledger.process_bytes == 518 * MiB
+
+
+def test_reading_at_another_event_is_compared_with_what_was_reserved_then() -> None:
+    builder = TraceBuilder(block_bytes_known=True).mark("start")
+    lay(builder, 518, 0).segment(20 * MiB).alloc("a", 15 * MiB).segment(2 * GiB).wait(10**9)
+    trace = lay(builder, 518, 20 + 2048).build()
+    ledger = ledger_of(trace, "event:2")
+    found = parts(ledger)
+    assert (found["allocator"], ledger.process_bytes) == (20 * MiB, 518 * MiB)
+    assert found["reserved_change_at_reading"] == -20 * MiB
+    assert ledger.unexplained_bytes == 0
+    assert finding(ledger, FindingCode.CHANGE_AT_READING).held_bytes == -20 * MiB
+
+
+def test_growth_seen_only_after_the_moment_is_the_rest() -> None:
+    builder = TraceBuilder(block_bytes_known=True).mark("start")
+    lay(builder, 518, 0).wait(10**9).segment(20 * MiB).alloc("a", 15 * MiB).mark("early").wait(10**6).mark("late")
+    ledger = ledger_of(lay(builder, 600, 20).build(), "mark:early")
+    assert ledger.process_bytes == 620 * MiB
+    assert ledger.unexplained_bytes == 82 * MiB
+    assert ledger.sums.sum_bytes == ledger.process_bytes
+    assert finding(ledger, FindingCode.UNEXPLAINED).held_bytes == 82 * MiB
+
+
+def test_segment_that_came_while_nvml_was_read_is_no_growth() -> None:
+    builder = TraceBuilder(block_bytes_known=True).mark("start")
+    lay(builder, 518, 0).segment(2 * MiB).alloc("a", 100)
+    builder.wait(-900_000)  # the next event falls into the time that the reading takes
+    lay(builder, 518, 2 + 20).wait(-900_000).segment(20 * MiB).wait(10**9)
+    ledger = ledger_of(lay(builder, 518, 22).build())
+    assert "outside_allocator" not in parts(ledger)
+    during = ledger_of(builder.build(), "event:2")
+    assert during.process_bytes == 540 * MiB
+    assert parts(during)["reserved_change_at_reading"] == 20 * MiB
+    assert during.unexplained_bytes == 0
+
+
+def test_reading_amid_segments_that_fits_no_moment_of_them_is_no_evidence() -> None:
+    builder = TraceBuilder(block_bytes_known=True).mark("start")
+    lay(builder, 518, 0).segment(2 * MiB).alloc("a", 100)
+    lay(builder, 518, 2 + 13).wait(-900_000).segment(20 * MiB).wait(10**9)
+    trace = lay(builder, 518, 22).build()
+    assert "outside_allocator" not in parts(ledger_of(trace))
+    during = ledger_of(trace, "event:2")
+    assert (during.process_bytes, during.unexplained_bytes) == (533 * MiB, 13 * MiB)
+    assert during.sums.sum_bytes == during.process_bytes
+
+
+def test_context_in_the_making_is_not_taken_for_the_context() -> None:
+    builder = TraceBuilder(block_bytes_known=True)
+    read(builder, 30 * MiB).wait(10**7).segment(2 * MiB).alloc("a", 100)
+    ledger = ledger_of(lay(builder, 518, 2).build())
+    assert parts(ledger)["cuda_context"] == 518 * MiB
+    assert ledger.components[0].evidence is Evidence.DIFFERENCE
+
+
+def test_growth_without_marks_is_one_line() -> None:
+    builder = TraceBuilder(block_bytes_known=True).segment(2 * MiB).alloc("a", 100)
+    lay(builder, 518, 2).wait(10**9).free("a").wait(10**9)
+    ledger = ledger_of(lay(builder, 600, 2).build())
+    (grown,) = [one for one in ledger.components if one.name is ComponentName.OUTSIDE_ALLOCATOR]
+    assert (grown.held_bytes, list(grown.children)) == (82 * MiB, [])
+
+
+def test_growth_after_the_last_mark_is_told_from_the_growth_before() -> None:
+    builder = TraceBuilder(block_bytes_known=True).mark("start")
+    lay(builder, 518, 0).segment(2 * MiB).alloc("a", 100).step()
+    lay(builder, 610, 2).wait(10**9).free("a")
+    found = parts(ledger_of(lay(builder, 608, 2).build()))
+    assert found["outside_allocator/step:0"] == 92 * MiB
+    assert found["outside_allocator/after step:0"] == -2 * MiB
+    assert found["outside_allocator"] == 90 * MiB
+
+
+def test_context_on_a_device_without_allocations_is_a_finding() -> None:
+    builder = TraceBuilder().on(device=1).segment(2 * MiB).alloc("a", 100)
+    lay(builder, 518, 2).on(device=0)
+    trace = read(builder, 500 * MiB, others=2 * GiB).build()
+    explanation = find_explanation(trace)
+    assert [one.facts.device for one in explanation.ledgers] == [1, 0]
+    idle = explanation.ledgers[1]
+    assert finding(idle, FindingCode.IDLE_CONTEXT).held_bytes == 500 * MiB
+    assert finding(idle, FindingCode.OTHER_PROCESSES).held_bytes == 2 * GiB
+    assert FindingCode.IDLE_CONTEXT not in codes(explanation.ledgers[0])
+
+
+def test_trace_without_nvml_explains_the_allocator_alone() -> None:
+    builder = TraceBuilder(block_bytes_known=True, source=TraceSource.PYTORCH_SNAPSHOT)
+    ledger = ledger_of(builder.segment(2 * MiB).alloc("a", 1 * MiB).build())
+    assert (ledger.process_bytes, ledger.unexplained_bytes, list(ledger.card)) == (None, None, [])
+    assert parts(ledger) == {"allocator": 2 * MiB, "allocator/live_requests": MiB, "allocator/gaps": MiB}
+    assert finding(ledger, FindingCode.NO_PROCESS_FIGURE).source is TraceSource.PYTORCH_SNAPSHOT
+
+
+def test_hidden_process_figure_gives_the_reason_instead_of_zero() -> None:
+    reason = {"process_bytes": "process not listed (another pid namespace?)"}
+    trace = TraceBuilder().segment(2 * MiB).alloc("a", 1).reading(used_bytes=5 * GiB, unavailable=reason).build()
+    ledger = ledger_of(trace)
+    assert ledger.process_bytes is None
+    assert finding(ledger, FindingCode.NO_PROCESS_FIGURE).reason == reason["process_bytes"]
+    (used,) = ledger.card
+    assert [(one.name, one.held_bytes) for one in used.children] == [(ComponentName.NO_PROCESS, 5 * GiB)]
+
+
+def test_moment_before_cuda_has_no_figure_although_later_ones_have() -> None:
+    reason = {"process_bytes": "process not listed: it has not started CUDA on this device"}
+    builder = TraceBuilder().reading(used_bytes=0, unavailable=reason).wait(10**9).segment(2 * MiB).alloc("a", 1)
+    assert ledger_of(lay(builder, 518, 2).build(), "start").process_bytes is None
+
+
+def test_default_moment_is_the_peak_and_of_a_running_program_now() -> None:
+    assert find_explanation(explained_trace()).moment == Peak()
+    assert find_explanation(explained_trace(running=True)).moment == End()
+
+
+def test_recording_without_an_allocator_says_so() -> None:
+    builder = TraceBuilder(source=TraceSource.NONE).mark("start")
+    ledger = ledger_of(read(builder, 5 * GiB).build())
+    assert parts(ledger) == {"cuda_context": 5 * GiB, "allocator": 0}
+    assert FindingCode.ALLOCATOR_NOT_RECORDED in codes(ledger)
+
+
+@pytest.mark.parametrize(
+    ("reason", "blocks", "expected"),
+    [
+        ("a call that first asked for its result", ("result", "workspace"), 32 * MiB),
+        ("a block of these bytes alone", ("workspace",), 0),
+        ("one that is freed again", ("result", "workspace", "free"), 0),
+        ("a second one of the same thread and stream", ("result", "workspace", "result", "workspace"), 32 * MiB),
+    ],
+)
+def test_workspace_is_told_by_bytes_call_and_life(reason: str, blocks: tuple[str, ...], expected: int) -> None:
+    builder = TraceBuilder(block_bytes_known=True).segment(200 * MiB).mark("start")
+    lay(builder, 518, 200)
+    for number, name in enumerate(blocks):
+        if name == "free":
+            builder.free(f"workspace {number - 1}")
+        else:
+            stack = LINEAR if name == "workspace" or len(blocks) > 1 else [(TRAIN, 40, "weights")]
+            builder.alloc(f"{name} {number}", 32 * MiB if name == "workspace" else 3 * MiB, stack=stack)
+    assert (
+        parts(ledger_of(builder.build(), "event:3" if "free" in blocks else "end")).get(
+            "allocator/cublas_workspaces", 0
+        )
+        == expected
+    ), reason
+
+
+def test_workspace_of_autograd_s_thread_is_the_only_block_of_its_bytes_there() -> None:
+    builder = TraceBuilder(block_bytes_known=True).segment(200 * MiB).on(thread="pt_autograd_0").segment(200 * MiB)
+    builder.alloc("gradient", 5 * MiB).alloc("workspace", 32 * MiB)
+    assert parts(ledger_of(builder.build()))["allocator/cublas_workspaces"] == 32 * MiB
+    builder.alloc("gradient of as many bytes", 32 * MiB)
+    assert "allocator/cublas_workspaces" not in parts(ledger_of(builder.build()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ledger_of_a_real_recording_closes_at_every_mark(name: str) -> None:
+    trace = open_trace(SAMPLES / f"{name}.gpumem")
+    assert len(trace.marks) >= 6
+    for mark in trace.marks:
+        moment = f"mark:{mark.name}" if mark.name else f"step:{mark.step}"
+        ledger = ledger_of(trace, moment)
+        assert ledger.process_bytes is not None
+        assert ledger.sums.sum_bytes == ledger.process_bytes
+        assert ledger.components[0].held_bytes == 518 * MiB
+        assert ledger.reserved_bytes == next(
+            one.held_bytes for one in ledger.components if one.name is ComponentName.ALLOCATOR
+        )
+
+
+def test_nine_steps_show_the_context_and_the_first_kernels() -> None:
+    trace = open_trace(SAMPLES / "nine_steps.gpumem")
+    started = ledger_of(trace, "mark:cuda started")
+    assert (started.process_bytes, parts(started)) == (
+        518 * MiB,
+        {"cuda_context": 518 * MiB, "gpumem": 0, "allocator": 0},
+    )
+    for mark, process_mib, reserved_mib in (
+        ("1 a on the GPU", 1636, 1026),
+        ("3 b to the CPU", 2660, 2050),
+        ("5 c on the GPU again", 3684, 3074),
+        ("9 e to the GPU", 3684, 3074),
+    ):
+        ledger = ledger_of(trace, f"mark:{mark}")
+        found = parts(ledger)
+        assert (ledger.process_bytes, found["allocator"]) == (process_mib * MiB, reserved_mib * MiB)
+        assert (found["cuda_context"], found["outside_allocator/mark:tiny tensor"]) == (518 * MiB, 92 * MiB)
+        assert ledger.unexplained_bytes == 0
+
+
+def test_out_of_memory_leaves_nothing_to_release_and_names_who_pins_the_gaps() -> None:
+    ledger = ledger_of(open_trace(SAMPLES / "out_of_memory.gpumem"), "oom")
+    assert finding(ledger, FindingCode.EMPTY_CACHE).held_bytes == 0
+    pinned = finding(ledger, FindingCode.GAPS_PINNED)
+    assert (pinned.held_bytes, pinned.count) == (334 * MiB, 15)
+    assert [site.function for one in pinned.pinned[:2] if (site := one.largest_site)] == ["serve", "encode"]
+    assert parts(ledger)["outside_allocator"] == 158 * MiB

@@ -16,10 +16,11 @@ from importlib.resources import files
 from gpumem.analyses.page import PageFindings
 from gpumem.render.html.environment import environment_section
 from gpumem.render.html.licence import PLOTLY_NOTICE
-from gpumem.render.html.markup import Html, foreign, join, tag
+from gpumem.render.html.markup import NOTHING, Html, foreign, join, tag
 from gpumem.render.html.overview import header, ranks_section, verdict_section
 from gpumem.render.html.page_json import pack_page
 from gpumem.render.html.payload import compress
+from gpumem.render.html.preview import curves_preview
 
 SCRIPTS = ("gm.js", "curves.js", "flame.js", "sites.js", "start.js")
 """In this order: gm.js first, since the others use it; start.js last, since it draws what they brought."""
@@ -60,7 +61,7 @@ def _sections(page: PageFindings) -> Sequence[Html]:
         sections.append(ranks_section(page))
     if any(view.curves is not None for view in page.views):
         sections += [
-            _figure_section("over-time", "Memory over time", "curves"),
+            _figure_section("over-time", "Memory over time", "curves", _preview(page)),
             _figure_section("peak", "The peak by call", "flame"),
             _figure_section("sites", "Sites", "sites"),
         ]
@@ -68,11 +69,17 @@ def _sections(page: PageFindings) -> Sequence[Html]:
     return sections
 
 
-def _figure_section(name: str, title: str, figure: str) -> Html:
+def _preview(page: PageFindings) -> Html:
+    view = page.views[0]
+    return curves_preview(view, page.traces[view.trace].summary.meta.duration_ns)
+
+
+def _figure_section(name: str, title: str, figure: str, until: Html = NOTHING) -> Html:
+    """A section with a figure that the scripts draw; `until` stands in its place before."""
     return tag(
         "section",
         tag("h2", title),
-        tag("div", tag("p", "Being drawn …", class_="quiet"), data_figure=figure, class_="figure"),
+        tag("div", until or tag("p", "Being drawn …", class_="quiet"), data_figure=figure, class_="figure"),
         id=name,
     )
 

@@ -18,6 +18,7 @@ class Curves {
     this.trace = GM.trace();
     [, this.unit, this.unitName] = TIME_UNITS.find(([least]) => this.trace.duration_ns >= least);
     this.read();
+    this.range = this.beginning();
     this.build(element);
     this.redraw();
   }
@@ -38,8 +39,8 @@ class Curves {
     this.driver = driver && all(driver);
     this.shares = shares && { ...all(shares), held_bytes: shares.held_bytes.map(GM.column) };
     this.word = this.view.basis === "allocated" ? "allocated" : "requested";
-    if (this.curves) this.active = this.curves.held_bytes.map((held, at) => held + this.curves.pending_bytes[at]);
-    if (this.shares) this.heldAtShares = this.shares.event.map((event) => this.curves.held_bytes[lastNotAfter(this.curves.event, event)]);
+    if (this.curves) this.active = Float64Array.from(this.curves.held_bytes, (held, at) => held + this.curves.pending_bytes[at]);
+    if (this.shares) this.heldAtShares = Float64Array.from(this.shares.event, (event) => this.curves.held_bytes[lastNotAfter(this.curves.event, event)]);
   }
 
   build(element) {
@@ -49,12 +50,13 @@ class Curves {
     const last = this.curves ? this.curves.event.length - 1 : this.readings.event.length - 1;
     this.slider = GM.make("input", { type: "range", id: "curves-moment", min: 0, max: Math.max(0, last), value: 0, "aria-label": "Moment to read" });
     this.slider.addEventListener("input", () => this.tell(Number(this.slider.value), []));
-    const change = (name) => (value) => { settings[name] = value; this.range = null; this.redraw(); };
+    const change = (name) => (value) => { settings[name] = value; this.range = this.beginning(); this.redraw(); };
     const controls = GM.make("div", { class: "controls" },
       GM.choice("curves-mode", "What is drawn", [["curves", "Curves"], ["sites", "By site"]], settings.mode, change("mode")),
       GM.choice("curves-axis", "Along", [["time", "Time"], ["events", "Events"]], settings.axis, change("axis")),
       GM.choice("curves-whole", "Height", [["", "Fit"], ["card", "Whole card"]], settings.whole ? "card" : "", (value) => { settings.whole = value === "card"; this.redraw(); }));
-    element.append(controls, this.plot, this.note, GM.make("label", { class: "moment" }, "Moment ", this.slider), this.readout);
+    this.legend = GM.make("div", { class: "legend", id: "curves-legend" });
+    element.append(controls, this.legend, this.plot, this.note, GM.make("label", { class: "moment" }, "Moment ", this.slider), this.readout);
   }
 
   x(group) {
@@ -64,6 +66,7 @@ class Curves {
   redraw() {
     const { traces, rows } = this.parts();
     this.drawn = traces;
+    this.legend.replaceChildren(...traces.map(legendEntry));
     GM.plotly.react(this.plot, [...traces, ...rows], this.layout(rows), { displaylogo: false, responsive: true, displayModeBar: false });
     if (!this.isWired) this.wire();
     if (settings.point === null || settings.point > Number(this.slider.max)) this.tell(this.peakPoint(), []);
@@ -79,7 +82,7 @@ class Curves {
     });
     this.plot.on("plotly_relayout", (change) => {
       if (!Object.keys(change).some((key) => key.startsWith("xaxis"))) return;
-      this.range = change["xaxis.autorange"] ? null : [...this.plot.layout.xaxis.range];
+      this.range = change["xaxis.autorange"] ? this.everything() : [...this.plot.layout.xaxis.range];
       const axis = this.heightAxis();
       GM.plotly.relayout(this.plot, { "yaxis.range": axis.range, "yaxis.tickvals": axis.tickvals, "yaxis.ticktext": axis.ticktext });
     });
@@ -116,7 +119,7 @@ class Curves {
       type: "scatter", mode: "lines", x, y, name, stackgroup: "sites", hoverinfo: "none", meta: { site },
       line: { width: 0.5, color: colour, shape: "hv" }, fillcolor: withAlpha(colour, marked === null || marked === site ? 0.85 : 0.2),
     });
-    const traces = chosen.map((at) => layer(sites[at], columns[at], GM.siteColour(sites[at]), legendName(GM.siteText(sites[at]))));
+    const traces = chosen.map((at) => layer(sites[at], columns[at], GM.siteColour(sites[at]), GM.siteText(sites[at])));
     if (rest.some((bytes) => bytes > 0)) traces.push(layer(null, rest, GM.colour("idle"), `${GM.counted(Math.max(1, this.view.site_count - chosen.length), "other site")}`));
     if (this.curves) traces.push(line("reserved", this.x(this.curves), this.curves.reserved_bytes, "reserved"));
     return traces;
@@ -139,7 +142,7 @@ class Curves {
     const rows = [];
     const add = (label, group, symbol, colour, told) => {
       if (group.event.length) rows.push({
-        type: "scatter", mode: "markers", x: this.x(group), y: Array(group.event.length).fill(label), name: label, yaxis: "y2", showlegend: false,
+        type: "scatter", mode: "markers", x: this.x(group), y: Array(group.event.length).fill(label), name: label, yaxis: "y2", 
         hoverinfo: "none", meta: { told }, marker: { symbol, size: 8, color: GM.colour(colour), line: { width: 1, color: GM.colour(colour) } },
       });
     };
@@ -169,16 +172,27 @@ class Curves {
     const at = (mark) => (settings.axis === "time" ? mark.time_ns / this.unit : mark.event);
     const axis = settings.axis === "time" ? { ticksuffix: ` ${this.unitName}` } : { tickformat: ",d" };
     return {
-      height: HEIGHT + 22 * rows.length, margin: { l: 78, r: 12, t: 8, b: 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      height: HEIGHT + 22 * rows.length, margin: { l: this.plot.clientWidth < 700 ? 64 : 78, r: 12, t: 8, b: 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: GM.colour("text") },
-      hovermode: "x", dragmode: "zoom", legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } },
-      xaxis: { ...axis, gridcolor: grid, zerolinecolor: grid, tickfont: { color: quiet }, anchor: rows.length ? "y2" : "y", range: this.range ?? undefined,
-        autorange: !this.range, showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "solid", spikecolor: quiet,
-        rangeslider: { visible: true, thickness: 0.09, bgcolor: GM.colour("raised"), bordercolor: grid, borderwidth: 1 } },
+      hovermode: "x", dragmode: "zoom", showlegend: false,
+      xaxis: { ...axis, gridcolor: grid, zerolinecolor: grid, tickfont: { color: quiet }, anchor: rows.length ? "y2" : "y", range: this.range ?? this.everything(),
+        showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "solid", spikecolor: quiet,
+        rangeslider: { visible: true, range: this.everything(), yaxis2: { rangemode: "fixed", range: [-9, -8] }, thickness: 0.09, bgcolor: GM.colour("raised"), bordercolor: grid, borderwidth: 1 } },
       yaxis: { ...this.heightAxis(), domain: [floor, 1], gridcolor: grid, zerolinecolor: grid, tickfont: { color: quiet }, fixedrange: true },
-      yaxis2: { domain: [0, Math.max(0.01, floor - 0.04)], type: "category", fixedrange: true, gridcolor: grid, tickfont: { color: quiet }, categoryorder: "array", categoryarray: ["no memory", "driver", "marks", "steps"] },
+      yaxis2: { domain: [0, Math.max(0.01, floor - 0.04)], type: "category", fixedrange: true, gridcolor: grid, tickfont: { color: quiet }, categoryorder: "array", categoryarray: rows.map((row) => row.name).reverse(), tickmode: "array", tickvals: rows.map((row) => row.name), range: [-0.5, rows.length - 0.5] },
       shapes: marks.length > MARKS_LINED ? [] : marks.map((mark) => ({ type: "line", xref: "x", yref: "paper", x0: at(mark), x1: at(mark), y0: floor, y1: 1, line: { color: quiet, width: 1, dash: "dot" } })),
     };
+  }
+
+  everything() {
+    return settings.axis === "time" ? [0, Math.max(1, this.trace.duration_ns) / this.unit] : [-1, Math.max(1, this.trace.events - 1)];
+  }
+
+  /* What is shown at first: all, less a long time in which nothing happened yet; null for all. */
+  beginning() {
+    const first = this.curves && this.curves.event.length > 1 ? this.curves.time_ns[1] : 0;
+    if (settings.axis !== "time" || first < 0.25 * this.trace.duration_ns) return null;
+    return [Math.max(0, first - 0.06 * (this.trace.duration_ns - first)) / this.unit, this.trace.duration_ns / this.unit];
   }
 
   /* The height of the curves in the part of the trace that is shown, in round binary units; bounds far above are told below the figure. */
@@ -194,8 +208,9 @@ class Curves {
     const above = tops.filter((one) => one.top > top).map((one) => `${one.name}, ${GM.bytes(one.top)}`);
     const few = this.curves && this.curves.event.length - 1 >= this.curves.device_events;
     const drawn = !this.curves ? "" : few ? "Every event is drawn." : `${GM.count(this.curves.event.length)} of ${GM.counted(this.curves.device_events, "event")} are drawn; every peak is among them.`;
+    const before = this.range && this.range[0] > 0 && this.range[0] === this.beginning()?.[0] ? ` The first ${GM.duration(this.range[0] * this.unit)}, when nothing was allocated, are left out: pull the slider to see them.` : "";
     const driver = this.view.driver_event_count > (this.driver?.event.length ?? 0) ? ` The ${GM.count(this.driver.event.length)} largest of ${GM.counted(this.view.driver_event_count, "driver event")} are shown.` : "";
-    this.note.textContent = `${drawn}${driver}${above.length ? ` Above the picture: ${above.join("; ")}.` : ""}`;
+    this.note.textContent = `${drawn}${before}${driver}${above.length ? ` Above the picture: ${above.join("; ")}.` : ""}`;
     return { range: [0, 1.04 * top], ...byteTicks(top) };
   }
 
@@ -256,8 +271,13 @@ function line(name, x, y, colour, more = {}) {
   return { type: "scatter", mode: "lines", x, y, name, hoverinfo: "none", ...more, line: { color: drawn, width: 1.5, shape: "hv", ...more.line } };
 }
 
-function legendName(text) {
-  return GM.plotlyText(text.length > 44 ? `${text.slice(0, 21)}…${text.slice(-22)}` : text);
+/* A line as it is drawn, with its name; of a site a button that marks it. */
+function legendEntry(trace) {
+  const style = { dot: "dotted", dash: "dashed", dashdot: "dashed", longdash: "dashed", longdashdot: "dashed" }[trace.line.dash] ?? "solid";
+  const swatch = GM.make("span", { class: "swatch", style: trace.stackgroup ? `border:0;height:.8rem;background:${trace.fillcolor}` : `border-top:2px ${style} ${trace.line.color}` });
+  const site = trace.meta?.site;
+  if (site === undefined || site === null) return GM.make("span", {}, swatch, trace.name);
+  return GM.make("button", { type: "button", "data-site": site, "aria-pressed": String(site === GM.state.site), title: GM.siteTitle(site), onclick: () => GM.toggle(site) }, swatch, trace.name);
 }
 
 function withAlpha(colour, share) {

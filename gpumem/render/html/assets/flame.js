@@ -20,6 +20,7 @@ class Flame {
     const choose = (kind) => { settings.kind = kind; this.redraw(); };
     element.append(
       GM.make("div", { class: "controls" }, GM.choice("flame-kind", "Calls shown", KINDS, settings.kind, choose), GM.make("span", { class: "quiet", text: "Click a frame to look into it; the bar above leads back." })),
+      GM.make("p", { class: "quiet", text: `Who held the ${GM.bytes(this.view.peak.bytes)} at the peak: widths are bytes, callers stand above what they call.` }),
       this.plot, this.readout);
     this.isDrawn = true;
     this.redraw();
@@ -34,11 +35,13 @@ class Flame {
     const tree = this.view.flame[settings.kind];
     this.nodes = Object.fromEntries(["parent", "frame", "bytes", "count", "site", "rest"].map((name) => [name, GM.column(tree[name])]));
     const { parent, bytes } = this.nodes;
+    const isNarrow = this.plot.clientWidth < 700;
+    const colours = this.colours();
     const ids = Array.from(bytes, (_, at) => String(at));
     const data = {
-      type: "icicle", ids, labels: ids.map((_, at) => GM.plotlyText(this.label(at))), parents: Array.from(parent, (at) => (at < 0 ? "" : String(at))),
+      type: "icicle", ids, labels: ids.map((_, at) => GM.plotlyText(this.label(at, isNarrow))), parents: Array.from(parent, (at) => (at < 0 ? "" : String(at))),
       values: Array.from(bytes), branchvalues: "total", sort: false, hoverinfo: "none", textinfo: "label", tiling: { orientation: "v", pad: 1 },
-      marker: { colors: this.colours(), line: { width: 0 } }, insidetextfont: { size: 12 }, pathbar: { visible: true, thickness: 22 }, leaf: { opacity: 1 },
+      marker: { colors: colours, line: { width: 1, color: GM.colour("line") } }, insidetextfont: { size: 12, color: colours.map(inkOn) }, pathbar: { visible: true, thickness: 22 }, leaf: { opacity: 1 },
     };
     const layout = {
       height: ROW_HEIGHT * (tree.depth + 1) + 40, margin: { l: 0, r: 0, t: 28, b: 4 }, paper_bgcolor: "rgba(0,0,0,0)",
@@ -62,11 +65,12 @@ class Flame {
     return this.nodes.frame[at] < 0 ? null : GM.page.frames[this.nodes.frame[at]];
   }
 
-  label(at) {
+  label(at, isShort) {
     if (at === 0) return `the peak: ${GM.bytes(this.nodes.bytes[0])}`;
     const frame = this.frame(at);
     if (!frame) return this.nodes.rest[at] ? "smaller ones" : "no Python stack";
-    const function_name = frame.function.length > 80 ? `${frame.function.slice(0, 79)}…` : frame.function;
+    const function_name = frame.function.length > 60 ? `${frame.function.slice(0, 59)}…` : frame.function;
+    if (isShort) return function_name;
     return `${function_name} (${GM.fileName(frame.file)}:${frame.line})`;
   }
 
@@ -90,4 +94,10 @@ class Flame {
       GM.make("p", {}, GM.make("b", { text: frame ? GM.frameText(frame) : this.label(at) })),
       GM.make("p", { text: `${GM.bytes(bytes[at])} in ${GM.counted(count[at], "block")}, ${GM.share(bytes[at], bytes[0])} of the peak${of}` }));
   }
+}
+
+/* Black or white, whichever is read better on a colour. */
+function inkOn(colour) {
+  const [red, green, blue] = [1, 3, 5].map((at) => (parseInt(colour.slice(at, at + 2), 16) / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.2 ? "#14171b" : "#ffffff";
 }

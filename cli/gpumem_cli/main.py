@@ -35,4 +35,134 @@ COMMANDS = {
     "summary": CommandPlace("gpumem_cli.summary", "summary", "Peaks, who holds them, the cache, NVML beside it."),
     "timeline": CommandPlace("gpumem_cli.timeline", "timeline", "The curves of a trace, drawn in the terminal."),
     "snapshot": CommandPlace("gpumem_cli.snapshot", "snapshot", "The heap at a moment: segments and their blocks."),
+    "report": CommandPlace("gpumem_cli.report", "report", "One HTML page that shows it all, to look at or to send."),
     "explain": CommandPlace("gpumem_cli.explain", "explain", "nvidia-smi against the allocator, part by part."),
+    "replay": CommandPlace("gpumem_cli.replay", "replay", "Re-run the allocator: exact, or under other settings."),
+    "import": CommandPlace("gpumem_cli.import_", "import_", "Make a .gpumem of a journal or another format."),
+    "doctor": CommandPlace("gpumem_cli.doctor", "doctor", "What works on this machine, and why not the rest."),
+    "demo": CommandPlace("gpumem_cli.demo", "demo", "Nine steps of 1 GiB: what moves, what stays, and why."),
+}
+
+MEANT = {
+    "summary": (
+        "peak",
+        "peaks",
+        "stats",
+        "stat",
+        "show",
+        "info",
+        "sites",
+        "memory",
+        "top",
+        "summarize",
+        "view",
+    ),
+    "timeline": ("graph", "curve", "curves", "chart", "time", "history"),
+    "report": ("flame", "flamegraph", "icicle", "html", "page", "plot", "browser", "web", "share"),
+    "snapshot": ("heap", "segments", "segment", "blocks", "dump", "state", "at", "fragmentation"),
+    "explain": ("why", "where", "nvidia-smi", "nvml", "smi", "ledger", "waterfall", "outside", "context"),
+    "replay": ("simulate", "what-if", "whatif", "settings", "verify", "allocator", "fits", "fit"),
+    "run": ("record", "profile", "trace", "exec", "start", "attach"),
+    "import": ("convert", "finish", "seal", "recover"),
+    "doctor": ("check", "diagnose", "version", "status", "env"),
+    "demo": ("example", "sample", "tour", "try"),
+}
+"""Words that people try, by the command that answers them."""
+
+
+class CommandGroup(click.Group):
+    """The verbs of COMMANDS, each imported when it is called for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        command = getattr(importlib.import_module(place.module), place.attribute)
+        assert isinstance(command, click.Command), f"{place.module}.{place.attribute} is no command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.short_help) for name, place in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise click.UsageError(unknown_command(args[0]), ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=CommandGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", message="gpumem %(version)s")
+@click.pass_context
+def gpumem(ctx: click.Context) -> None:
+    """Where your GPU memory goes.
+
+    Record a training script with gpumem run train.py, then ask for its summary.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(EXIT_USAGE)
+
+
+def unknown_command(word: str) -> str:
+    """The sentence for a verb that is none: what it may have meant."""
+    from gpumem.render.text import printable
+
+    lowered = word.lower()
+    meant = next((name for name, words in MEANT.items() if lowered in words), None)
+    near = get_close_matches(lowered, COMMANDS, n=1)
+    candidate = meant or (near[0] if near else None)
+    if candidate is not None:
+        return f"There is no command '{printable(word)}'; for that, try gpumem {candidate}."
+    return f"There is no command '{printable(word)}'; the commands are {', '.join(COMMANDS)}."
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and leaves with its exit code."""
+    sys.exit(run_command_line(arguments))
+
+
+def run_command_line(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; the exit code."""
+    _make_streams_tolerant()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = gpumem.main(words, prog_name="gpumem", standalone_mode=False)
+    except GpumemError as error:
+        _say(str(error))
+        return error.exit_code
+    except click.UsageError as error:
+        _say(_usage_sentence(error))
+        return EXIT_USAGE
+    except click.ClickException as error:
+        _say(error.format_message())
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _make_streams_tolerant() -> None:
+    """Characters that the terminal's encoding lacks become escapes, not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _usage_sentence(error: click.UsageError) -> str:
+    command = error.ctx.command_path if error.ctx else "gpumem"
+    sentence = error.format_message().rstrip(".")
+    return f"{sentence}. See {command} --help."
+
+
+def _say(text: str) -> None:
+    from gpumem.render.text import printable
+
+    sentence = " ".join(line.strip() for line in text.splitlines() if line.strip())
+    click.echo(f"gpumem: {printable(sentence)}", err=True)

@@ -1,7 +1,7 @@
 """The heap of a device at the moments of a trace that are worth a picture.
 
 Owns: segments as cells, their sums, the gaps with what pins them, and the NVML reading nearest to each moment. Must not
-know: which line of code a stack is (the page's list of sites), JSON, pixels.
+know: JSON, pixels.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from gpumem.analyses.heap_cells import Cells, CellState, cut_cells, cut_requests, merge_cells
 from gpumem.analyses.moments_chosen import NamedInstant, choose_moments
 from gpumem.analyses.readings import nearest_reading
+from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.figures import HeapFigures, lay_out_heap, measure_layout
 from gpumem.heap.levels import basis_of
 from gpumem.heap.scan import DeviceScan, scan_nothing, scan_trace, whole
 from gpumem.heap.segments import Segment
 from gpumem.heap.stops import HeapTable, heaps_at
 from gpumem.trace.model import Reading, Trace
-from gpumem.vocabulary import Basis, DeviceOrdinal, StackId
+from gpumem.vocabulary import Basis, DeviceOrdinal, FrameId, StackId
 
 CELLS_MAX = 60_000
 """Of all moments together."""
@@ -43,7 +45,7 @@ class SegmentsLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A stack's blocks beside gaps of a segment."""
+    """A site's blocks beside gaps of a segment; `stack` is the one of them that holds most."""
 
     stack: StackId
     held_bytes: int
@@ -52,7 +54,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class PinnedSegment:
-    """A segment that cannot go back whole: its gaps, the blocks in use in it, and those beside gaps by stack."""
+    """A segment that cannot go back whole: its gaps, the blocks in use in it, and those beside gaps by site."""
 
     segment: int
     """Row of the moment's segments."""
@@ -61,7 +63,8 @@ class PinnedSegment:
     block_count: int
     pins: Sequence[Pin]
     """Most bytes first, at most PINS_MAX."""
-    pin_stack_count: int
+    pin_count: int
+    """Sites that there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +100,29 @@ class HeapMoments:
     moments: Sequence[HeapMoment]
 
 
-def find_heap_moments(trace: Trace, device: DeviceOrdinal, *, scan: DeviceScan | None = None) -> HeapMoments:
-    """The heap of one device at its moments; `scan` is that of the whole trace, where it was made already.
+def find_heap_moments(
+    trace: Trace, device: DeviceOrdinal, *, cells_max: int = CELLS_MAX, scan: DeviceScan | None = None
+) -> HeapMoments:
+    """The heap of one device at its moments, in `cells_max` cells; `scan` is that of the whole trace, if made already.
 
     Raises TraceTruncated, naming the event, where blocks overlap or lie in no segment though their bytes are known.
     """
     scanned = scan or next(iter(scan_trace(trace, devices=[device])), None) or scan_nothing(trace, device, whole(trace))
     chosen = choose_moments(trace, scanned)
     tables = heaps_at(trace, [one.instant.event for one in chosen], device=device)
-    cells_max = CELLS_MAX // max(1, len(chosen))
-    found = [_heap_moment(trace, device, one, table, cells_max) for one, table in zip(chosen, tables, strict=True)]
+    share = cells_max // max(1, len(chosen))
+    finder = SiteFinder(trace)
+    found = [_heap_moment(trace, finder, device, one, table, share) for one, table in zip(chosen, tables, strict=True)]
     return HeapMoments(device, basis_of(trace), found)
 
 
 def _heap_moment(
-    trace: Trace, device: DeviceOrdinal, moment: NamedInstant, table: HeapTable, cells_max: int
+    trace: Trace,
+    finder: SiteFinder,
+    device: DeviceOrdinal,
+    moment: NamedInstant,
+    table: HeapTable,
+    cells_max: int,
 ) -> HeapMoment:
     segments, blocks = table.segments, table.blocks
     figures = None
@@ -125,7 +136,7 @@ def _heap_moment(
         unplaced_count = len(blocks) - len(cells)
         unplaced_bytes = int(blocks["requested_bytes"].sum()) - int(cells.cell_bytes.sum())
     drawn, drawn_cells, left_out = _leave_out_small(segments, cells)
-    pinned = _find_pinned(drawn_cells)
+    pinned = _find_pinned(drawn_cells, finder)
     return HeapMoment(
         moment,
         drawn,
@@ -164,7 +175,7 @@ def _leave_out_small(segments: Sequence[Segment], cells: Cells) -> tuple[Sequenc
     return [segments[row] for row in drawn.tolist()], replace(kept, segment=row_of[kept.segment]), left_out
 
 
-def _find_pinned(cells: Cells) -> list[PinnedSegment]:
+def _find_pinned(cells: Cells, finder: SiteFinder) -> list[PinnedSegment]:
     """The segments with gaps and blocks in use, most gap bytes first, then fewest bytes in use."""
     count = int(cells.segment.max()) + 1 if len(cells) else 0
     in_use = cells.block_count > 0
@@ -175,26 +186,33 @@ def _find_pinned(cells: Cells) -> list[PinnedSegment]:
     rows = rows[np.lexsort((rows, held_bytes[rows], -gap_bytes[rows]))]
     found = []
     for position, row in enumerate(rows.tolist()):
-        pins = _pins(cells, row) if position < PINNED_MAX else []
+        pins = _pins(cells, row, finder) if position < PINNED_MAX else []
         figures = (int(gap_bytes[row]), int(held_bytes[row]), int(block_count[row]))
         found.append(PinnedSegment(row, *figures, pins[:PINS_MAX], len(pins)))
     return found
 
 
-def _sums(cells: Cells, chosen: np.ndarray, count: int) -> np.ndarray:
+def _sums(cells: Cells, chosen: npt.NDArray[np.bool_], count: int) -> npt.NDArray[np.int64]:
     sums = np.zeros(count, np.int64)
     np.add.at(sums, cells.segment[chosen], cells.cell_bytes[chosen])
     return sums
 
 
-def _pins(cells: Cells, segment: int) -> list[Pin]:
+def _pins(cells: Cells, segment: int, finder: SiteFinder) -> list[Pin]:
+    """The blocks beside gaps of a segment by site, most bytes first."""
     chosen = cells.is_pinning & (cells.segment == segment)
     stacks, where = np.unique(cells.stack[chosen], return_inverse=True)
     held_bytes = np.zeros(len(stacks), np.int64)
     np.add.at(held_bytes, where, cells.cell_bytes[chosen])
     counts = np.bincount(where, minlength=len(stacks))
-    pins = [
-        Pin(StackId(stack), held, blocks)
-        for stack, held, blocks in zip(stacks.tolist(), held_bytes.tolist(), counts.tolist(), strict=True)
-    ]
-    return sorted(pins, key=lambda pin: (-pin.held_bytes, pin.stack))
+    by_site: dict[FrameId | None, Pin] = {}
+    for at in np.lexsort((stacks, -held_bytes)).tolist():
+        stack = StackId(int(stacks[at]))
+        site = finder.site_frame(stack)
+        before = by_site.get(site) or Pin(stack, 0, 0)
+        by_site[site] = replace(
+            before,
+            held_bytes=before.held_bytes + int(held_bytes[at]),
+            block_count=before.block_count + int(counts[at]),
+        )
+    return sorted(by_site.values(), key=lambda pin: (-pin.held_bytes, pin.stack))

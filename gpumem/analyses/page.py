@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpumem.analyses.bands import BANDS_MAX
+from gpumem.analyses.heap_moments import CELLS_MAX
+from gpumem.analyses.page_canvases import PageCanvases, find_canvases
 from gpumem.analyses.page_curves import PageCurves, find_curves
 from gpumem.analyses.page_flame import PeakFlame, find_flame
 from gpumem.analyses.page_readings import PageReadings, thin_readings
 from gpumem.analyses.page_shares import PageShares, find_shares
 from gpumem.analyses.page_sites import PageSites, list_sites
 from gpumem.analyses.summary import DeviceSummary, TraceSummary, summarise_trace
+from gpumem.heap.scan import scan_trace
 from gpumem.trace.model import Frame, Mark, Trace
 from gpumem.vocabulary import DeviceOrdinal, EventIndex
 
@@ -55,6 +59,7 @@ class PageView:
     """None, as all below, where the device had no events."""
     shares: PageShares | None
     flame: PeakFlame | None
+    canvases: PageCanvases | None
     readings: PageReadings
     site_rows: Sequence[SiteRow]
     site_count: int
@@ -86,12 +91,20 @@ class Detail:
 
     buckets: int
     sites: int
+    bands: int
+    cells: int
 
     @classmethod
     def of(cls, view_count: int) -> Detail:
         """What a page with so many views can carry."""
         share = max(1, -(-view_count // VIEWS_IN_FULL))
-        return cls(max(60, BUCKETS // share), max(40, SITES_LISTED // max(1, view_count)))
+        count = max(1, view_count)
+        return cls(
+            max(60, BUCKETS // share),
+            max(40, SITES_LISTED // count),
+            max(150, min(BANDS_MAX, 2 * BANDS_MAX // count)),
+            max(2000, CELLS_MAX // count),
+        )
 
 
 def find_page(
@@ -128,8 +141,10 @@ def _find_views(trace: Trace, number: int, summary: TraceSummary, detail: Detail
         device: devices[device].peak.instant.event for device in curves if device in devices
     }
     shares = find_shares(trace, {device: curves[device].highest_events for device in peaks}, peaks)
+    scans = {scan.device: scan for scan in scan_trace(trace, devices=devices)}
     for device, of_device in devices.items():
         share = shares.get(device)
+        scan = scans.get(device)
         rows = _site_rows(of_device, share)
         yield PageView(
             number,
@@ -137,6 +152,7 @@ def _find_views(trace: Trace, number: int, summary: TraceSummary, detail: Detail
             curves.get(device),
             share,
             None if share is None else find_flame(share.peak_stacks, share.peak_rest_bytes),
+            None if scan is None else find_canvases(trace, scan, bands_max=detail.bands, cells_max=detail.cells),
             thin_readings(trace.readings, device, duration_ns=trace.meta.duration_ns, buckets=detail.buckets),
             rows[: detail.sites],
             len(rows),
@@ -163,6 +179,8 @@ def _named(views: Sequence[PageView]) -> Iterator[tuple[Frame | None, int]]:
         if view.flame is not None:
             for tree in (view.flame.own, view.flame.full, view.flame.inverted):
                 yield from ((node.site, 0) for node in tree.nodes if node.has_site)
+        if view.canvases is not None:
+            yield from ((stack.site, 0) for stack in view.canvases.stacks)
         if view.shares is not None:
             yield from ((one.site, 0) for one in view.shares.by_site if len(one.held_bytes))
             yield from ((one.site, 0) for one in (*view.shares.driver_events, *view.shares.oom_events))

@@ -22,9 +22,9 @@ from gpumem.render.html.page_json import pack_page
 from gpumem.render.html.payload import compress
 from gpumem.render.html.preview import curves_preview
 
-SCRIPTS = ("gm.js", "curves.js", "flame.js", "sites.js", "start.js")
+SCRIPTS = ("gm.js", "curves.js", "flame.js", "sites.js", "canvas.js", "bands.js", "heap_map.js", "start.js")
 """In this order: gm.js first, since the others use it; start.js last, since it draws what they brought."""
-STYLES = ("page.css",)
+STYLES = ("page.css", "canvas.css")
 
 
 def render_page(page: PageFindings) -> str:
@@ -64,6 +64,8 @@ def _sections(page: PageFindings) -> Sequence[Html]:
             _figure_section("over-time", "Memory over time", "curves", _preview(page)),
             _figure_section("peak", "The peak by call", "flame"),
             _figure_section("sites", "Sites", "sites"),
+            _figure_section("allocations", "The largest allocations", "bands"),
+            _figure_section("heap", "The heap at a moment", "heap"),
         ]
     sections.append(environment_section(page))
     return sections

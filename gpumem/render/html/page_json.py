@@ -15,6 +15,7 @@ from gpumem.analyses.page_flame import FlameTree
 from gpumem.analyses.page_readings import PageReadings
 from gpumem.analyses.page_shares import DriverEvent, PageShares
 from gpumem.analyses.page_sites import PageSites
+from gpumem.render.html.canvas_json import canvas_documents
 from gpumem.render.html.markup import foreign
 from gpumem.render.html.payload import Payload, frame_text
 from gpumem.render.json_parts import Json
@@ -79,6 +80,7 @@ def _view(page: PageFindings, view: PageView, payload: Payload) -> Json:
             name: _tree(tree, page.sites, payload)
             for name, tree in (("own", view.flame.own), ("full", view.flame.full), ("inverted", view.flame.inverted))
         },
+        **({} if view.canvases is None else canvas_documents(view.canvases, page.sites, payload)),
     }  # fmt: skip
 
 

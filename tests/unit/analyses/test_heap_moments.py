@@ -113,14 +113,13 @@ def test_small_segments_beyond_the_limit_are_summed(monkeypatch: pytest.MonkeyPa
     assert (end.segment_count, end.reserved_bytes) == (2, 22 * MiB)
 
 
-def test_many_cells_are_merged_and_keep_their_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heap_moments, "CELLS_MAX", 40)
+def test_many_cells_are_merged_and_keep_their_sums() -> None:
     builder = TraceBuilder(block_bytes_known=True).segment(20 * MiB)
     for number in range(200):
         builder.alloc(f"b{number}", 4 * KiB)
     for number in range(0, 200, 2):
         builder.free(f"b{number}")
-    end = moment_named(find_heap_moments(builder.build(), DEVICE), "end")
+    end = moment_named(find_heap_moments(builder.build(), DEVICE, cells_max=40), "end")
     assert end.merged_count == 201
     assert len(end.cells) <= 40 // 4
     assert int(end.cells.cell_bytes.sum()) == 20 * MiB
@@ -155,9 +154,7 @@ def test_neighbours_of_one_state_are_merged_before_any_others() -> None:
 def test_cells_tile_the_segments_of_every_moment(case: tuple[Trace, int, bool], cells_max: int) -> None:
     trace, length, known = case
     cut = replace(trace, events=CutEvents(trace, length))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(heap_moments, "CELLS_MAX", cells_max * 10)
-        found = find_heap_moments(cut, DeviceOrdinal(0))
+    found = find_heap_moments(cut, DeviceOrdinal(0), cells_max=cells_max * 10)
     for one in found.moments:
         heap = next((h for h in heap_at(trace, one.moment.instant.event) if h.device == 0), None)
         assert list(one.segments) == ([state.segment for state in heap.segments] if heap else [])

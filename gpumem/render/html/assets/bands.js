@@ -1,0 +1,436 @@
+"use strict";
+/* The largest allocations as bands in time, stacked in the order they were made, and the others as one area on top.
+
+   A column of pixels shows the moment within it at which most bytes were held, so no peak is lost at any zoom. Bands are
+   laid out for the columns shown, pixel by pixel: what it costs depends on the screen, not on how many there are. */
+
+const FRAME = { left: 74, right: 14, top: 18, bottom: 30 };
+const LABELS_MAX = 40;
+
+/* ---- the layout: which bytes each column shows ---- */
+
+class Model {
+  constructor(found) {
+    const column = (name) => GM.column(found.bands[name]);
+    Object.assign(this, { found, stacks: GM.view().stacks, count: found.bands.held_bytes.column[2] });
+    for (const name of ["held_bytes", "requested_bytes", "start_event", "start_time_ns", "end_event", "end_time_ns", "stack"]) this[name] = column(name);
+    for (const name of ["event", "time_ns", "held_bytes"]) this[`rest_${name}`] = GM.column(found.rest[name]);
+    this.totals = totals(this);
+    this.highest = this.totals.reduce((most, bytes) => Math.max(most, bytes), 1);
+  }
+
+  /* Of each column the point of the rest's curve with most bytes, the one before the column included. */
+  moments(columns, from, to, axis) {
+    const at = axis === "time" ? this.rest_time_ns : this.rest_event;
+    const chosen = new Int32Array(columns);
+    let next = 0;
+    let carried = 0;
+    while (next < at.length && at[next] <= from) next++;
+    carried = Math.max(0, next - 1);
+    for (let c = 0; c < columns; c++) {
+      const end = from + ((c + 1) * (to - from)) / columns;
+      let best = carried;
+      for (; next < at.length && at[next] < end; next++) if (this.totals[next] > this.totals[best]) best = next;
+      chosen[c] = best;
+      carried = Math.max(0, next - 1);
+    }
+    return chosen;
+  }
+
+  /* Calls see(band, bytes below it) for the bands held at a point, lowest first; stops when it returns true. */
+  held(point, see) {
+    const event = this.rest_event[point];
+    let below = 0;
+    for (let b = 0; b < this.count && this.start_event[b] <= event; b++) {
+      if (this.end_event[b] <= event) continue;
+      if (see(b, below)) return b;
+      below += this.held_bytes[b];
+    }
+    return -1;
+  }
+}
+
+function totals(model) {
+  const ends = [...model.end_event.keys()].sort((one, other) => model.end_event[one] - model.end_event[other]);
+  const found = new Float64Array(model.rest_event.length);
+  let [begun, ended, banded] = [0, 0, 0];
+  for (let point = 0; point < found.length; point++) {
+    const event = model.rest_event[point];
+    for (; begun < model.count && model.start_event[begun] <= event; begun++) banded += model.held_bytes[begun];
+    for (; ended < model.count && model.end_event[ends[ended]] <= event; ended++) banded -= model.held_bytes[ends[ended]];
+    found[point] = banded + model.rest_held_bytes[point];
+  }
+  return found;
+}
+
+/* ---- painting ---- */
+
+const packed = ([red, green, blue]) => (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
+
+/* Of each band the longest stretch of columns in which it lies flat, as [from, to, top, bottom]: room for a label. */
+class Flats {
+  constructor(count) {
+    this.open = new Int32Array(4 * count).fill(-1);
+    this.longest = new Int32Array(4 * count);
+  }
+
+  see(band, top, bottom, from, to) {
+    const at = 4 * band;
+    const { open, longest } = this;
+    if (open[at + 1] !== from || open[at + 2] !== top || open[at + 3] !== bottom) open.set([from, to, top, bottom], at);
+    else open[at + 1] = to;
+    if (open[at + 1] - open[at] > longest[at + 1] - longest[at]) longest.set(open.subarray(at, at + 4), at);
+  }
+}
+
+class Painter {
+  constructor(model, palette, marked, ratio) {
+    const { background, text, idle } = palette;
+    this.model = model;
+    this.ground = packed(background);
+    this.rest = packed(marked === null ? idle : GM.mix(idle, background, 0.6));
+    this.line = packed(text);
+    this.period = Math.round(7 * ratio);
+    this.stripe = Math.max(1, Math.round(1.4 * ratio));
+    this.rgb = [];
+    this.colours = new Uint32Array(model.count);
+    this.edges = new Uint32Array(model.count);
+    this.marked = new Uint8Array(model.count);
+    for (let b = 0; b < model.count; b++) {
+      const site = model.stacks[model.stack[b]].site;
+      const colour = GM.mix(palette.site(site), background, marked !== null && site !== marked ? 0.75 : 0.1);
+      this.rgb.push(colour);
+      this.colours[b] = packed(colour);
+      this.edges[b] = packed(GM.mix(colour, background, 0.55));
+      this.marked[b] = marked !== null && site === marked ? 1 : 0;
+    }
+  }
+
+  /* Pixels of the columns from `low` to `high` bytes; returns where bands lie flat. */
+  paint(image, moments, low, high) {
+    const { width, height } = image;
+    const { model } = this;
+    const pixels = new Uint32Array(image.data.buffer);
+    const column = { rows: new Uint32Array(height), striped: new Uint8Array(height), flats: new Flats(model.count), low, scale: height / (high - low) };
+    const held = new Int32Array(model.count);
+    let [heldCount, begun] = [0, 0];
+    for (let from = 0, to = 0; from < width; from = to) {
+      for (to = from + 1; to < width && moments[to] === moments[from]; ) to++;
+      const event = model.rest_event[moments[from]];
+      for (; begun < model.count && model.start_event[begun] <= event; begun++) held[heldCount++] = begun;
+      let kept = 0;
+      for (let at = 0; at < heldCount; at++) if (model.end_event[held[at]] > event) held[kept++] = held[at];
+      heldCount = kept;
+      this.stack(column, held, heldCount, moments[from], from, to);
+      this.copy(pixels, width, column, from, to);
+    }
+    return column.flats;
+  }
+
+  /* One column: bands from the bottom up, the rest on top. */
+  stack(column, held, heldCount, moment, from, to) {
+    const { rows, striped, flats, low, scale } = column;
+    const { held_bytes, totals } = this.model;
+    const height = rows.length;
+    const rowOf = (bytes) => Math.max(0, Math.min(height, Math.round(height - (bytes - low) * scale)));
+    striped.fill(0);
+    let below = 0;
+    let bottom = height;
+    for (let at = 0; at < heldCount; at++) {
+      const b = held[at];
+      below += held_bytes[b];
+      const top = rowOf(below);
+      if (top >= bottom) continue;
+      rows.fill(this.colours[b], top, bottom);
+      if (this.marked[b]) {
+        striped.fill(1, top, bottom);
+        striped[top] = 2;
+      } else if (bottom - top > 2) rows[top] = this.edges[b];
+      if (bottom - top >= 12) flats.see(b, top, bottom, from, to);
+      bottom = top;
+    }
+    const top = rowOf(totals[moment]);
+    if (top < bottom) rows.fill(this.rest, top, bottom);
+    rows.fill(this.ground, 0, Math.min(top, bottom));
+  }
+
+  /* The column repeated from `from` to `to`; rows of the marked site are striped and edged. */
+  copy(pixels, width, { rows, striped }, from, to) {
+    for (let y = 0, at = 0; y < rows.length; y++, at += width) {
+      pixels.fill(striped[y] === 2 ? this.line : rows[y], at + from, at + to);
+      if (striped[y] === 1) for (let x = from; x < to; x++) if ((x + y) % this.period < this.stripe) pixels[at + x] = this.line;
+    }
+  }
+}
+
+/* ---- axes ---- */
+
+/* Round numbers between two: bytes in powers of two, others in 1, 2, 5. */
+function ticks(from, to, count, isBytes) {
+  const rough = (to - from) / count;
+  let step = 2 ** Math.ceil(Math.log2(rough));
+  if (!isBytes) {
+    const ten = 10 ** Math.floor(Math.log10(rough));
+    step = ten * [1, 2, 5, 10].find((one) => one * ten >= rough);
+  }
+  const found = [];
+  for (let at = Math.ceil(from / step) * step; at <= to; at += step) found.push(at);
+  return { at: found, step };
+}
+
+/* A time on an axis whose ticks are `step` apart, with the digits that tell them apart. */
+function timeText(ns, step) {
+  const digits = Math.max(0, -Math.floor(Math.log10(step / 1e9)));
+  return `${(ns / 1e9).toFixed(Math.min(9, digits))} s`;
+}
+
+function bytesText(bytes, step) {
+  const [unit, factor] = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]].find(([, one]) => Math.max(bytes, step) >= one) ?? ["B", 1];
+  const digits = Math.min(3, Math.max(0, Math.ceil(-Math.log2(step / factor))));
+  return bytes === 0 ? "0" : `${(bytes / factor).toFixed(digits)} ${unit}`;
+}
+
+/* ---- the figure ---- */
+
+class BandsFigure {
+  constructor(element, found) {
+    this.model = new Model(found);
+    this.found = found;
+    this.axis = "event";
+    this.marked = null;
+    this.surface = null;
+    const switchAxis = GM.choice("bands-axis", "Axis", [["time", "Time"], ["event", "Events"]], this.axis, (axis) => {
+      this.axis = axis;
+      this.surface.reset();
+    });
+    const controls = GM.make("div", { class: "controls" }, switchAxis);
+    element.append(GM.make("p", { text: shareSentence(found) }), controls);
+    this.surface = new GM.Surface(element, {
+      label: "Largest allocations over time, stacked; the table below tells the same",
+      height: window.innerWidth < 640 ? 300 : 420,
+      frame: () => FRAME,
+      draw: (pen, box) => this.draw(pen, box),
+      tip: (x, y) => this.tip(x, y),
+      pick: (x, y) => this.pick(x, y),
+    });
+    controls.append(...this.surface.controls());
+    this.legend = GM.siteLegend(this.sites());
+    element.append(this.legend, this.table());
+  }
+
+  /* The sites that hold most in bands at the peak, then those of the largest bands. */
+  sites() {
+    const { model, found } = this;
+    const sums = new Map();
+    for (let b = 0; b < model.count; b++) {
+      const { site } = model.stacks[model.stack[b]];
+      const atPeak = model.start_event[b] <= found.peak.event && model.end_event[b] > found.peak.event;
+      sums.set(site, (sums.get(site) ?? 0) + (atPeak ? model.held_bytes[b] : 0));
+    }
+    const most = [...sums].sort((one, other) => other[1] - one[1] || one[0] - other[0]).slice(0, 12);
+    return most.map(([site, bytes]) => [site, `${GM.bytes(bytes)} at the peak`]);
+  }
+
+  range() {
+    const end = this.axis === "time" ? this.found.duration_ns : this.found.event_count;
+    const { x0, x1, y0, y1 } = this.surface?.view ?? { x0: 0, x1: 1, y0: 0, y1: 1 };
+    const most = this.model.highest * 1.04;
+    return { from: x0 * Math.max(1, end), to: x1 * Math.max(1, end), low: (1 - y1) * most, high: (1 - y0) * most };
+  }
+
+  draw(pen, { width, height, ratio }) {
+    const plot = { width: width - FRAME.left - FRAME.right, height: height - FRAME.top - FRAME.bottom };
+    const [wide, high] = [Math.round(plot.width * ratio), Math.round(plot.height * ratio)];
+    if (wide < 1 || high < 1) return;
+    const palette = GM.palette();
+    const range = this.range();
+    this.columns = { moments: this.model.moments(wide, range.from, range.to, this.axis), ratio, plot, range };
+    const painter = new Painter(this.model, palette, this.marked, ratio);
+    const image = pen.createImageData(wide, high);
+    const flats = painter.paint(image, this.columns.moments, range.low, range.high);
+    pen.putImageData(image, Math.round(FRAME.left * ratio), Math.round(FRAME.top * ratio));
+    this.labels(pen, flats, painter, ratio);
+    this.axes(pen, plot, range, palette);
+  }
+
+  labels(pen, flats, painter, ratio) {
+    const { longest } = flats;
+    const long = [];
+    for (let b = 0; b < this.model.count; b++) if (longest[4 * b + 1] - longest[4 * b] >= 90 * ratio) long.push(b);
+    const area = (b) => (longest[4 * b + 1] - longest[4 * b]) * (longest[4 * b + 3] - longest[4 * b + 2]);
+    pen.font = "11px system-ui, sans-serif";
+    pen.textBaseline = "middle";
+    pen.textAlign = "left";
+    for (const b of long.sort((one, other) => area(other) - area(one)).slice(0, LABELS_MAX)) {
+      const [from, to, top, bottom] = longest.subarray(4 * b, 4 * b + 4);
+      const text = fitted(pen, `${GM.bytes(this.model.held_bytes[b])}  ${siteShort(this.stackOf(b).site)}`, (to - from) / ratio - 12);
+      pen.fillStyle = GM.ink(painter.rgb[b]);
+      if (text) pen.fillText(text, FRAME.left + from / ratio + 6, FRAME.top + (top + bottom) / 2 / ratio);
+    }
+  }
+
+  axes(pen, plot, range, palette) {
+    const { from, to, low, high } = range;
+    const xOf = (value) => FRAME.left + ((value - from) / (to - from)) * plot.width;
+    const yOf = (bytes) => FRAME.top + (1 - (bytes - low) / (high - low)) * plot.height;
+    pen.font = "11px system-ui, sans-serif";
+    pen.lineWidth = 1;
+    pen.strokeStyle = GM.css(palette.quiet);
+    pen.fillStyle = GM.css(palette.quiet);
+    const line = (x0, y0, x1, y1) => {
+      pen.beginPath();
+      pen.moveTo(x0, y0);
+      pen.lineTo(x1, y1);
+      pen.stroke();
+    };
+    const [bottom, right] = [FRAME.top + plot.height, FRAME.left + plot.width];
+    line(FRAME.left, bottom, right, bottom);
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    const bytes = ticks(low, high, 5, true);
+    for (const at of bytes.at) {
+      line(FRAME.left - 4, yOf(at), FRAME.left, yOf(at));
+      pen.fillText(bytesText(at, bytes.step), FRAME.left - 7, yOf(at));
+    }
+    pen.textAlign = "center";
+    pen.textBaseline = "top";
+    const along = ticks(from, to, Math.max(2, plot.width / 130), false);
+    for (const at of along.at) {
+      line(xOf(at), bottom, xOf(at), bottom + 4);
+      if (this.axis === "event" && at !== Math.round(at)) continue;
+      const text = this.axis === "time" ? timeText(at, along.step) : GM.count(at);
+      const half = pen.measureText(text).width / 2;
+      pen.fillText(text, Math.min(right - half + FRAME.right, xOf(at)), bottom + 7);
+    }
+    this.moments(pen, xOf, palette, right, bottom, line);
+  }
+
+  /* The program's marks, and the peak, as lines. */
+  moments(pen, xOf, palette, right, bottom, line) {
+    const where = (one) => xOf(this.axis === "time" ? one.time_ns : one.event + 1);
+    const shown = (one) => where(one) >= FRAME.left && where(one) <= right;
+    const far = (list) => list.filter((one, at) => !at || where(one) - where(list[at - 1]) >= 12);
+    const kinds = ["mark", "step"].map((kind) => GM.trace().marks.filter((mark) => mark.kind === kind && shown(mark)));
+    const lines = kinds.filter((list) => list.length <= 60 && far(list).length === list.length).flat();
+    pen.setLineDash([2, 3]);
+    pen.globalAlpha = 0.55;
+    pen.strokeStyle = GM.css(palette.text);
+    for (const one of lines) line(where(one), FRAME.top, where(one), bottom);
+    pen.setLineDash([]);
+    pen.globalAlpha = 1;
+    pen.fillStyle = GM.css(palette.text);
+    pen.textBaseline = "bottom";
+    const { peak } = this.found;
+    if (shown(peak)) {
+      const text = `peak ${GM.bytes(this.found.peak_bytes)}`;
+      const half = pen.measureText(text).width / 2;
+      pen.textAlign = "center";
+      pen.fillText(text, Math.max(FRAME.left + half, Math.min(right - half, where(peak))), FRAME.top - 4);
+      pen.beginPath();
+      pen.moveTo(where(peak) - 4, FRAME.top - 4);
+      pen.lineTo(where(peak) + 4, FRAME.top - 4);
+      pen.lineTo(where(peak), FRAME.top + 2);
+      pen.fill();
+    }
+  }
+
+  stackOf(band) {
+    return this.model.stacks[this.model.stack[band]];
+  }
+
+  /* What lies at a point: {band}, {rest} or nothing. */
+  at(x, y) {
+    const { moments, ratio, plot, range } = this.columns ?? {};
+    const [px, py] = [x - FRAME.left, y - FRAME.top];
+    if (!plot || px < 0 || py < 0 || px >= plot.width || py > plot.height) return null;
+    const moment = moments[Math.min(moments.length - 1, Math.floor(px * ratio))];
+    const bytes = range.high - (py / plot.height) * (range.high - range.low);
+    const band = this.model.held(moment, (b, below) => bytes >= below && bytes < below + this.model.held_bytes[b]);
+    if (band >= 0) return { moment, band };
+    return bytes < this.model.totals[moment] ? { moment, rest: true } : null;
+  }
+
+  tip(x, y) {
+    const hit = this.at(x, y);
+    if (!hit) return null;
+    const { model } = this;
+    const now = `${GM.duration(model.rest_time_ns[hit.moment])}: ${GM.bytes(model.totals[hit.moment])} ${this.found.basis} in all`;
+    if (hit.rest) return [GM.make("b", { text: `${GM.bytes(model.rest_held_bytes[hit.moment])} in allocations without a band` }), now];
+    const lines = [GM.make("b", { text: bytesSentence(model, hit.band) }), lifeText(model, hit.band, this.found), ...GM.stackLines(this.stackOf(hit.band)), now];
+    return Object.assign(lines, { site: this.stackOf(hit.band).site });
+  }
+
+  pick(x, y) {
+    const hit = this.at(x, y);
+    if (hit?.band !== undefined) GM.toggle(this.stackOf(hit.band).site);
+    else GM.select(null);
+  }
+
+  /* The largest bands in words. */
+  table() {
+    const { model } = this;
+    const largest = [...Array(model.count).keys()].sort((one, other) => model.held_bytes[other] - model.held_bytes[one] || one - other).slice(0, 50);
+    const rows = largest.map((b) => {
+      const { site } = this.stackOf(b);
+      return GM.make("tr", { "data-site": String(site), onclick: () => GM.toggle(site) },
+        GM.make("td", { class: "number", text: GM.bytes(model.held_bytes[b]) }),
+        GM.make("td", { text: GM.siteText(site) }),
+        GM.make("td", { text: lifeText(model, b, this.found) }));
+    });
+    const head = GM.make("tr", {}, GM.make("th", { class: "number", text: "Bytes" }), GM.make("th", { text: "Site" }), GM.make("th", { text: "Held" }));
+    const table = GM.make("table", {}, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows));
+    return GM.make("details", { class: "as-table" }, GM.make("summary", { text: `The ${rows.length} largest as a table` }), GM.make("div", { class: "scroll" }, table));
+  }
+
+  select(site) {
+    this.marked = site;
+    GM.pressLegend(this.legend, site);
+    this.surface.redraw();
+  }
+}
+
+function shareSentence(found) {
+  const count = found.bands.held_bytes.column[2];
+  const share = `${GM.bytes(found.banded_bytes_at_peak)} of the ${GM.bytes(found.peak_bytes)} at the peak (${GM.share(found.banded_bytes_at_peak, found.peak_bytes)})`;
+  if (count === found.allocation_count) return `Each of the ${GM.counted(count, "allocation")} is a band: as high as its bytes, from when it was made to when it was freed.`;
+  return `${GM.count(count)} of ${GM.counted(found.allocation_count, "allocation")} are bands: the largest at the peak, then the largest of all. They hold ${share}; the grey area on top is the rest, summed.`;
+}
+
+function bytesSentence(model, band) {
+  const [held, requested] = [model.held_bytes[band], model.requested_bytes[band]];
+  return held === requested ? GM.bytes(held) : `${GM.bytes(held)} for a request of ${GM.bytes(requested)}`;
+}
+
+function lifeText(model, band, found) {
+  const start = model.start_event[band] < 0 ? "from before the recording" : `from ${GM.duration(model.start_time_ns[band])} (event ${GM.count(model.start_event[band])})`;
+  if (model.end_event[band] >= found.event_count) return `${start}, never freed`;
+  const span = GM.duration(model.end_time_ns[band] - model.start_time_ns[band]);
+  return `${start} to ${GM.duration(model.end_time_ns[band])} (event ${GM.count(model.end_event[band])}): ${span}`;
+}
+
+const siteShort = (site) => GM.page.sites[site]?.function ?? "no Python stack";
+
+/* As much of a text as fits, with an ellipsis; nothing where that is little. */
+function fitted(pen, text, width) {
+  if (pen.measureText(text).width <= width) return text;
+  let length = text.length;
+  while (length > 8 && pen.measureText(`${text.slice(0, length)}…`).width > width) length -= Math.max(1, length >> 3);
+  return length > 8 ? `${text.slice(0, length)}…` : "";
+}
+
+GM.fitted = fitted;
+
+GM.figures.push({
+  id: "bands",
+  heavy: true,
+  draw(element) {
+    const found = GM.view().bands;
+    if (!found) {
+      element.append(GM.make("p", { class: "quiet", text: "Nothing was allocated on this device." }));
+      return {};
+    }
+    const figure = new BandsFigure(element, found);
+    GM.expose("bands", () => ({ axis: figure.axis, view: { ...figure.surface.view }, marked: figure.marked }));
+    return { select: (site) => figure.select(site), theme: () => figure.surface.paint(), clear: () => figure.surface.clear() };
+  },
+});

@@ -1,0 +1,143 @@
+"""What assets/bands.js and assets/heap_map.js draw, as parts of the page's document.
+
+Owns: their fields. Must not know: how findings are made or drawn. A stack is its place in the view's `stacks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gpumem.analyses.bands import Bands
+from gpumem.analyses.heap_cells import Cells, CellState
+from gpumem.analyses.heap_moments import HeapMoment, HeapMoments, PinnedSegment
+from gpumem.analyses.page_canvases import ListedStack, PageCanvases
+from gpumem.analyses.page_sites import PageSites
+from gpumem.heap.figures import HeapFigures
+from gpumem.render.html.markup import foreign
+from gpumem.render.html.payload import Payload
+from gpumem.render.json_parts import Json
+from gpumem.trace.model import Reading
+
+BAND_COLUMNS = ("held_bytes", "requested_bytes", "start_event", "start_time_ns", "end_event", "end_time_ns")
+CELL_COLUMNS = ("segment", "offset", "cell_bytes", "state", "block_count", "event", "is_pinning")
+
+Integers = npt.NDArray[np.int64]
+Places = Callable[[Integers], Integers]
+
+
+def canvas_documents(canvases: PageCanvases, sites: PageSites, payload: Payload) -> dict[str, Json]:
+    """The fields `stacks`, `bands` and `heap` of a view."""
+    numbers = np.array([one.stack for one in canvases.stacks], np.int64)
+
+    def places(stacks: Integers) -> Integers:
+        return np.searchsorted(numbers, stacks).astype(np.int64)
+
+    return {
+        "stacks": [_stack(one, sites, payload) for one in canvases.stacks],
+        "bands": _bands(canvases.bands, places, payload),
+        "heap": _heap(canvases.heap, places, payload),
+    }
+
+
+def _stack(stack: ListedStack, sites: PageSites, payload: Payload) -> Json:
+    return {
+        "site": sites.number(stack.site),
+        "frames": [payload.frame(frame) for frame in stack.frames],
+        "frame_count": stack.frame_count,
+    }
+
+
+def _bands(found: Bands, places: Places, payload: Payload) -> Json:
+    columns = {name: payload.column(getattr(found.bands, name)) for name in BAND_COLUMNS}
+    return {
+        "basis": found.basis.value,
+        "event_count": found.event_count,
+        "duration_ns": found.duration_ns,
+        "allocation_count": found.allocation_count,
+        "peak": {"event": found.peak.event, "time_ns": found.peak.time_ns},
+        "peak_bytes": found.peak_bytes,
+        "banded_bytes_at_peak": found.banded_bytes_at_peak,
+        "bands": {**columns, "stack": payload.column(places(found.bands.stack))},
+        "rest": {name: payload.column(getattr(found.rest, name)) for name in ("event", "time_ns", "held_bytes")},
+    }
+
+
+def _heap(found: HeapMoments, places: Places, payload: Payload) -> Json:
+    return {"basis": found.basis.value, "moments": [_moment(one, places, payload) for one in found.moments]}
+
+
+def _moment(found: HeapMoment, places: Places, payload: Payload) -> Json:
+    segments = found.segments
+    return {
+        "names": [foreign(name) for name in found.moment.names],
+        "event": found.moment.instant.event,
+        "time_ns": found.moment.instant.time_ns,
+        "segments": {
+            "address": payload.column([one.address for one in segments]),
+            "segment_bytes": payload.column([one.segment_bytes for one in segments]),
+            "is_expandable": payload.column([int(one.expandable) for one in segments]),
+            "is_private": payload.column([int(one.pool > 0) for one in segments]),
+        },
+        "cells": _cells(found.cells, places, payload),
+        "cell_count": found.merged_count,
+        "segment_count": found.segment_count,
+        "left_out": {
+            "segment_count": found.left_out.segment_count,
+            "reserved_bytes": found.left_out.reserved_bytes,
+            "held_bytes": found.left_out.held_bytes,
+        },
+        "unplaced_count": found.unplaced_count,
+        "unplaced_bytes": found.unplaced_bytes,
+        "reserved_bytes": found.reserved_bytes,
+        "requested_bytes": found.requested_bytes,
+        "figures": None if found.figures is None else _figures(found.figures),
+        "pinned": [_pinned(one, places) for one in found.pinned],
+        "pinned_count": found.pinned_count,
+        "nvml": None if found.nvml is None else _reading(found.nvml),
+    }
+
+
+def _cells(cells: Cells, places: Places, payload: Payload) -> Mapping[str, Json]:
+    """Columns; allocated bytes only where they are not told by the state."""
+    is_mixed = bool((cells.state == CellState.MIXED).any())
+    columns = {name: payload.column(getattr(cells, name).astype(np.int64)) for name in CELL_COLUMNS}
+    allocated = payload.column(cells.allocated_bytes) if is_mixed else None
+    return {**columns, "stack": payload.column(places(cells.stack)), "allocated_bytes": allocated}
+
+
+def _figures(figures: HeapFigures) -> Json:
+    return {
+        "allocated_bytes": figures.allocated_bytes,
+        "requested_bytes": figures.requested_bytes,
+        "slack_bytes": figures.slack_bytes,
+        "pending_bytes": figures.pending_bytes,
+        "releasable_bytes": figures.releasable_bytes,
+        "gap_bytes": figures.gap_bytes,
+    }
+
+
+def _pinned(found: PinnedSegment, places: Places) -> Json:
+    stacks: Sequence[int] = places(np.array([pin.stack for pin in found.pins], np.int64)).tolist()
+    return {
+        "segment": found.segment,
+        "gap_bytes": found.gap_bytes,
+        "held_bytes": found.held_bytes,
+        "block_count": found.block_count,
+        "pins": [
+            {"stack": stack, "held_bytes": pin.held_bytes, "block_count": pin.block_count}
+            for stack, pin in zip(stacks, found.pins, strict=True)
+        ],
+        "pin_count": found.pin_count,
+    }
+
+
+def _reading(reading: Reading) -> Json:
+    return {
+        "time_ns": reading.time_ns,
+        "process_bytes": reading.process_bytes,
+        "used_bytes": reading.used_bytes,
+        "total_bytes": reading.total_bytes,
+    }

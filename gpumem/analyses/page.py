@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpumem.analyses.bands import BANDS_MAX
+from gpumem.analyses.explain import Ledger, find_ledger
 from gpumem.analyses.heap_moments import CELLS_MAX
 from gpumem.analyses.page_canvases import PageCanvases, find_canvases
 from gpumem.analyses.page_curves import PageCurves, find_curves
@@ -61,6 +62,8 @@ class PageView:
     flame: PeakFlame | None
     canvases: PageCanvases | None
     readings: PageReadings
+    ledger: Ledger | None
+    """At the peak."""
     site_rows: Sequence[SiteRow]
     site_count: int
     """Sites that there are, of which `site_rows` has the first."""
@@ -154,6 +157,7 @@ def _find_views(trace: Trace, number: int, summary: TraceSummary, detail: Detail
             None if share is None else find_flame(share.peak_stacks, share.peak_rest_bytes),
             None if scan is None else find_canvases(trace, scan, bands_max=detail.bands, cells_max=detail.cells),
             thin_readings(trace.readings, device, duration_ns=trace.meta.duration_ns, buckets=detail.buckets),
+            find_ledger(trace, of_device.peak.instant, device),
             rows[: detail.sites],
             len(rows),
         )

@@ -21,6 +21,7 @@ NAVIGATION = (
     ("sites", "Sites"),
     ("allocations", "Allocations"),
     ("heap", "Heap"),
+    ("ledger", "nvidia-smi"),
     ("diff", "Diff"),
     ("environment", "Environment"),
 )

@@ -15,6 +15,7 @@ from importlib.resources import files
 
 from gpumem.analyses.page import PageFindings
 from gpumem.render.html.environment import environment_section
+from gpumem.render.html.ledger import ledger_section
 from gpumem.render.html.licence import PLOTLY_NOTICE
 from gpumem.render.html.markup import NOTHING, Html, foreign, join, tag
 from gpumem.render.html.overview import header, ranks_section, verdict_section
@@ -67,6 +68,8 @@ def _sections(page: PageFindings) -> Sequence[Html]:
             _figure_section("allocations", "The largest allocations", "bands"),
             _figure_section("heap", "The heap at a moment", "heap"),
         ]
+    if any(view.ledger is not None for view in page.views):
+        sections.append(ledger_section(page))
     sections.append(environment_section(page))
     return sections
 

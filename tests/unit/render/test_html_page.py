@@ -161,3 +161,12 @@ def test_verdict_says_peak_holder_and_bound() -> None:
 @pytest.mark.parametrize("trace", [TraceBuilder().build(), TraceBuilder().reading(used_bytes=5 * GiB).build()])
 def test_trace_without_allocations_has_a_page(trace: Trace) -> None:
     assert "Environment and recording" in Elements(render_page(find_page([trace]))).text
+
+
+def test_ledger_adds_up_to_what_nvml_says() -> None:
+    builder = TraceBuilder(block_bytes_known=True).reading(process_bytes=500 * MiB, used_bytes=600 * MiB)
+    builder.segment(20 * MiB).alloc("a", 5 * MiB)
+    builder.reading(process_bytes=520 * MiB, used_bytes=620 * MiB, total_bytes=140 * GiB, free_bytes=139 * GiB)
+    text = Elements(render_page(find_page([builder.build()]))).text
+    assert "This process520.00 MiB" in text
+    assert "together 520.00 MiB." in text

@@ -1,9 +1,10 @@
 """What changed between two traces, or between two moments of one: by site and by stack, never by address.
 
-Owns: the findings of `gpumem diff`. Must not know: text, colours, JSON.
+Owns: the comparison. Must not know: text, colours, JSON.
 
-Each side is measured by itself (diff_sides.py), lines and files of one are found again in the other (diff_files.py),
-stacks and sites are paired (diff_match.py). Bytes are those of one basis on both sides. On every device
+Each side is measured by itself (diff_sides.py), files and moved lines of one are found again in the other
+(diff_files.py), stacks and sites are paired (diff_match.py); diff_findings.py says what comes of it. Bytes are those of
+one basis on both sides. On every device
 
     the sum of `by_site`, and that of `by_stack`, is the device's held bytes: before, after, and so their difference.
 """
@@ -11,157 +12,17 @@ stacks and sites are paired (diff_match.py). Bytes are those of one basis on bot
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 
 from gpumem.analyses.diff_files import LineMap, find_line_map
+from gpumem.analyses.diff_findings import BeforeAfter, Change, ComparedSide, DeviceDiff, GroupDiff, Held, TraceDiff
 from gpumem.analyses.diff_match import GroupPair, pair_sites, pair_stacks
-from gpumem.analyses.diff_settings import SettingDiff, compare_settings
+from gpumem.analyses.diff_settings import compare_settings
 from gpumem.analyses.diff_sides import DeviceSide, TraceSide, measure_side
-from gpumem.heap.instants import Instant
 from gpumem.heap.levels import basis_of
-from gpumem.trace.model import DeviceFacts, Frame, Trace, TraceMeta
+from gpumem.trace.model import Trace
 from gpumem.trace.moments import Moment, Peak
 from gpumem.vocabulary import Basis, DeviceOrdinal
-
-
-@dataclass(frozen=True, slots=True)
-class BeforeAfter:
-    """A figure on both sides; None where it is not known."""
-
-    before: int | None
-    after: int | None
-
-    @property
-    def delta(self) -> int | None:
-        """After less before; None where one is not known."""
-        return None if self.before is None or self.after is None else self.after - self.before
-
-
-class Change(Enum):
-    """What became of a group of blocks."""
-
-    NEW = "new"
-    GONE = "gone"
-    GROWN = "grown"
-    SHRUNK = "shrunk"
-    RECOUNTED = "recounted"
-    """The same bytes in another number of blocks."""
-    SAME = "same"
-
-
-class Held(Enum):
-    """Whose blocks a group holds."""
-
-    LINES = "lines"
-    """Those of a stack or site."""
-    WITHOUT_STACK = "without_stack"
-    """Those without a Python stack."""
-    EVENTS_LACKING = "events_lacking"
-    """No known blocks: what the recording's levels hold beyond them, as it lacks events."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDiff:
-    """The blocks of one site or stack on both sides; a site is None, and its stack empty, where that side has none."""
-
-    held: Held
-    before_site: Frame | None
-    after_site: Frame | None
-    before_stack: Sequence[Frame]
-    """Innermost frame first; of a site, the stack that holds most of it."""
-    after_stack: Sequence[Frame]
-    before_bytes: int
-    after_bytes: int
-    before_count: int
-    after_count: int
-
-    @property
-    def delta_bytes(self) -> int:
-        return self.after_bytes - self.before_bytes
-
-    @property
-    def site(self) -> Frame | None:
-        """The site as it is now; as it was, where it is gone."""
-        return self.after_site or self.before_site
-
-    @property
-    def has_moved(self) -> bool:
-        """Whether its line or its file is another than before."""
-        return self.before_site is not None and self.after_site is not None and self.before_site != self.after_site
-
-    @property
-    def change(self) -> Change:
-        had = (self.before_bytes, self.before_count) != (0, 0)
-        has = (self.after_bytes, self.after_count) != (0, 0)
-        if had != has:
-            return Change.NEW if has else Change.GONE
-        if self.delta_bytes:
-            return Change.GROWN if self.delta_bytes > 0 else Change.SHRUNK
-        return Change.SAME if self.before_count == self.after_count else Change.RECOUNTED
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceDiff:
-    """One device on both sides, each group list by the size of the change."""
-
-    before_device: DeviceOrdinal | None
-    """None where that side did not use it."""
-    after_device: DeviceOrdinal | None
-    facts: DeviceFacts
-    """Those of the later side, of the earlier one where that did not use it."""
-    basis: Basis
-    held_bytes: BeforeAfter
-    """In the basis' bytes, at the moments compared."""
-    requested_bytes: BeforeAfter
-    allocated_bytes: BeforeAfter | None
-    """None where one side does not know its block bytes."""
-    reserved_bytes: BeforeAfter
-    held_bytes_peak: BeforeAfter
-    """Of each whole trace, in the basis' bytes; None where recording began in mid-run."""
-    reserved_bytes_peak: BeforeAfter
-    by_site: Sequence[GroupDiff]
-    by_stack: Sequence[GroupDiff]
-
-    @property
-    def device(self) -> DeviceOrdinal:
-        """The device's number, on the later side if both have it."""
-        found = self.before_device if self.after_device is None else self.after_device
-        assert found is not None, "one side used the device"
-        return found
-
-    @property
-    def changed_sites(self) -> Sequence[GroupDiff]:
-        """The sites whose bytes or counts are not what they were."""
-        return [group for group in self.by_site if group.change is not Change.SAME]
-
-    @property
-    def gross_delta_bytes(self) -> int:
-        """All that sites hold more and all that they hold less, added up."""
-        return sum(abs(group.delta_bytes) for group in self.by_site)
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedSide:
-    """Which state of which trace was compared."""
-
-    path: str
-    moment: Moment
-    instant: Instant
-    meta: TraceMeta
-
-
-@dataclass(frozen=True, slots=True)
-class TraceDiff:
-    """All that changed; devices by number."""
-
-    before: ComparedSide
-    after: ComparedSide
-    basis: Basis
-    is_one_trace: bool
-    """Whether two moments of one trace were compared."""
-    devices: Sequence[DeviceDiff]
-    settings: Sequence[SettingDiff]
 
 
 def compare_traces(

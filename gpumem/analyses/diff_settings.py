@@ -6,13 +6,11 @@ Owns: which facts are compared. Must not know: memory, reports.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpumem.trace.model import DeviceFacts, Trace
-from gpumem.vocabulary import DeviceOrdinal
-
-_BYTES_OF_DEVICE = {"capacity": "capacity_bytes", "memory limit": "memory_limit_bytes"}
+from gpumem.trace.model import Trace
+from gpumem.vocabulary import DeviceOrdinal, TraceSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,28 +23,41 @@ class SettingDiff:
 
 
 def compare_settings(before: Trace, after: Trace, devices: Collection[DeviceOrdinal] | None) -> Sequence[SettingDiff]:
-    """The facts that differ: of the run first, then versions, then each device's (of `devices`, or all)."""
+    """The facts that differ: of the run first, then versions, then each device's (of `devices`, or all).
+
+    A fact that one side does not know is no difference.
+    """
     was, now = before.meta, after.meta
-    versions = sorted(was.versions.keys() | now.versions.keys())
     facts: list[SettingDiff] = [
         SettingDiff("allocator settings", was.settings or None, now.settings or None),
         SettingDiff("recorded from", was.source.value, now.source.value),
-        SettingDiff("command line", _command_line(before), _command_line(after)),
-        *(SettingDiff(name, was.versions.get(name), now.versions.get(name)) for name in versions),
+        *_known_on_both(SettingDiff("command line", _command_line(before), _command_line(after))),
+        *_version_settings(was.versions, now.versions),
         *_device_settings(before, after, devices),
     ]
     return [fact for fact in facts if fact.before != fact.after]
+
+
+def _known_on_both(fact: SettingDiff) -> list[SettingDiff]:
+    return [] if fact.before is None or fact.after is None else [fact]
 
 
 def _command_line(trace: Trace) -> str | None:
     return shlex.join(trace.meta.command_line) or trace.meta.program or None
 
 
+def _version_settings(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[SettingDiff]:
+    if before and after:
+        for name in sorted(before.keys() | after.keys()):
+            yield SettingDiff(name, before.get(name), after.get(name))
+
+
 def _device_settings(before: Trace, after: Trace, devices: Collection[DeviceOrdinal] | None) -> Iterator[SettingDiff]:
     was, now = ({one.device: one for one in trace.meta.devices} for trace in (before, after))
-    numbers = sorted(was.keys() | now.keys())
-    for number in (one for one in numbers if devices is None or one in devices):
-        one, other = (facts.get(number, DeviceFacts(number)) for facts in (was, now))
-        yield SettingDiff(f"device {number}", one.name, other.name)
-        for name, field in _BYTES_OF_DEVICE.items():
-            yield SettingDiff(f"device {number} {name}", getattr(one, field), getattr(other, field))
+    for number in sorted(was.keys() & now.keys() if devices is None else was.keys() & now.keys() & set(devices)):
+        yield from _known_on_both(SettingDiff(f"device {number}", was[number].name, now[number].name))
+        capacity = SettingDiff(f"device {number} capacity", was[number].capacity_bytes, now[number].capacity_bytes)
+        yield from _known_on_both(capacity)
+        if TraceSource.PYTORCH_SNAPSHOT not in (before.meta.source, after.meta.source):  # they do not tell the limit
+            limits = (was[number].memory_limit_bytes, now[number].memory_limit_bytes)
+            yield SettingDiff(f"device {number} memory limit", *limits)

@@ -116,3 +116,24 @@ def parse_moment(text: str) -> Moment:
     if time:
         return AtTime(int(Decimal(time[2]) * _NANOSECONDS[time[3]]), from_end=bool(time[1]))
     raise MomentUnknown(f"'{text}' is no moment; write one of {GRAMMAR}.")
+
+
+def format_moment(moment: Moment) -> str:
+    """The words that name `moment`: what parse_moment reads as the same."""
+    match moment:
+        case Start():
+            return "start"
+        case End():
+            return "end"
+        case Peak(of):
+            return "peak" if of is PeakOf.ALLOCATED else f"peak:{of.value}"
+        case OutOfMemory(ordinal):
+            return "oom" if ordinal == 1 else f"oom:{ordinal}"
+        case AtMark(name):
+            return f"mark:{name}"
+        case AtStep(step):
+            return f"step:{step}"
+        case AtEvent(event):
+            return f"event:{event}"
+        case AtTime(time_ns, from_end):
+            return f"{'-' if from_end else ''}{Decimal(time_ns) / 10**9:f}s"

@@ -54,10 +54,11 @@ class Glyphs:
     dashed: str
     eighths: str
     """Fillings of a cell from below, empty to full."""
+    arrow: str
 
 
-UNICODE = Glyphs("…", "·", "█", "▓", "▒", "░", "▂", "▚", "─", "│", "┤", "└", "┬", "┄", " ▁▂▃▄▅▆▇█")
-ASCII = Glyphs("~", "-", "#", "@", "+", ".", ",", "%", "-", "|", "|", "+", "+", "-", " _______#")
+UNICODE = Glyphs("…", "·", "█", "▓", "▒", "░", "▂", "▚", "─", "│", "┤", "└", "┬", "┄", " ▁▂▃▄▅▆▇█", "→")
+ASCII = Glyphs("~", "-", "#", "@", "+", ".", ",", "%", "-", "|", "|", "+", "+", "-", " _______#", "->")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def make_console(stream: TextIO) -> Console:
 def page_of(console: Console) -> Page:
     """The console's width and the characters its encoding has."""
     try:
-        (UNICODE.ellipsis + UNICODE.eighths + UNICODE.corner).encode(console.encoding)
+        (UNICODE.ellipsis + UNICODE.eighths + UNICODE.corner + UNICODE.arrow).encode(console.encoding)
     except (UnicodeEncodeError, LookupError):
         return Page(max(MIN_WIDTH, console.width), ASCII)
     return Page(max(MIN_WIDTH, console.width), UNICODE)

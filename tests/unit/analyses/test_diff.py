@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpumem.analyses.diff import BeforeAfter, Change, DeviceDiff, GroupDiff, Held, compare_traces
+from gpumem.analyses.diff import compare_traces
+from gpumem.analyses.diff_findings import BeforeAfter, Change, DeviceDiff, GroupDiff, Held
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import AtMark, End, Start
-from gpumem.vocabulary import Basis, BlockState, DeviceOrdinal
+from gpumem.vocabulary import Basis, BlockState, DeviceOrdinal, TraceSource
 from trace_builder import GiB, KiB, MiB, TraceBuilder
 from training_trace import training_trace
 
@@ -245,3 +246,10 @@ def test_settings_that_differ_are_named_with_both_values() -> None:
         ("device 0", "NVIDIA H200", "NVIDIA A100"),
         ("device 0 memory limit", 10 * GiB, None),
     ]
+
+
+def test_facts_that_one_side_does_not_know_are_no_difference() -> None:
+    before = TraceBuilder(versions={"torch": "2.11"}, command_line=("train.py",)).device_facts(memory_limit_bytes=1)
+    after = TraceBuilder(source=TraceSource.PYTORCH_SNAPSHOT).device_facts(name=None, capacity_bytes=None)
+    trace = replace(after.build(), meta=replace(after.build().meta, program=""))
+    assert [one.name for one in compare_traces(before.build(), trace).settings] == ["recorded from"]

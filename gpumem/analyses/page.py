@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from gpumem.analyses.bands import BANDS_MAX
 from gpumem.analyses.explain import Ledger, find_ledger
 from gpumem.analyses.heap_moments import CELLS_MAX
+from gpumem.analyses.oom_event import explain_oom_event
+from gpumem.analyses.oom_rule import OomVerdict
 from gpumem.analyses.page_canvases import PageCanvases, find_canvases
 from gpumem.analyses.page_curves import PageCurves, find_curves
 from gpumem.analyses.page_flame import PeakFlame, find_flame
@@ -64,6 +66,8 @@ class PageView:
     readings: PageReadings
     ledger: Ledger | None
     """At the peak."""
+    oom: OomVerdict | None
+    """On the first request that could not be served."""
     site_rows: Sequence[SiteRow]
     site_count: int
     """Sites that there are, of which `site_rows` has the first."""
@@ -158,6 +162,7 @@ def _find_views(trace: Trace, number: int, summary: TraceSummary, detail: Detail
             None if scan is None else find_canvases(trace, scan, bands_max=detail.bands, cells_max=detail.cells),
             thin_readings(trace.readings, device, duration_ns=trace.meta.duration_ns, buckets=detail.buckets),
             find_ledger(trace, of_device.peak.instant, device),
+            explain_oom_event(trace, of_device.ooms[0].event) if of_device.ooms else None,
             rows[: detail.sites],
             len(rows),
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from gpumem.analyses.page import PageFindings, PageTrace, PageView
 from gpumem.render.html.markup import NOTHING, Html, foreign, tag
 from gpumem.render.html.notes import trace_notes
-from gpumem.render.html.verdict import Figure, card_name, key_figures, most, verdict_sentences
+from gpumem.render.html.verdict import Figure, card_name, key_figures, most, oom_advice, verdict_sentences
 from gpumem.units import counted, format_bytes, format_duration, format_share
 
 NAVIGATION = (
@@ -58,7 +58,8 @@ def verdict_section(page: PageFindings) -> Html:
         tag(
             "div",
             tag("p", _about(page, view), class_="quiet"),
-            *(tag("p", sentence, class_="verdict") for sentence in verdict_sentences(view.summary)),
+            *(tag("p", sentence, class_="verdict") for sentence in verdict_sentences(view.summary, view.oom)),
+            _advice(page, view),
             tag("dl", *map(_figure, key_figures(view.summary)), class_="figures"),
             data_view=str(number),
             hidden=number > 0,
@@ -137,6 +138,17 @@ def _notes(page: PageFindings) -> Iterator[Html]:
 def _named(page: PageFindings, trace: PageTrace) -> Iterator[Html]:
     if len(page.traces) > 1:
         yield tag("p", tag("strong", foreign(trace.summary.path)))
+
+
+def _advice(page: PageFindings, view: PageView) -> Html:
+    """What to do about a refused request."""
+    if view.oom is None:
+        return NOTHING
+    items = [
+        tag("li", foreign(text), tag("pre", command) if command else NOTHING)
+        for text, command in oom_advice(view.oom, page.traces[view.trace].summary.path)
+    ]
+    return tag("div", tag("h3", "What to do about it"), tag("ol", *items), class_="advice")
 
 
 def _figure(figure: Figure) -> Html:

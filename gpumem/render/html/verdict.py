@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpumem.analyses.oom_rule import OomVerdict
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak
 from gpumem.render.html.markup import foreign
+from gpumem.render.oom_words import finding_command, finding_text, verdict_text
 from gpumem.trace.model import Frame
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import Basis
@@ -40,11 +42,15 @@ def site_name(site: Frame | None) -> str:
     return f"{foreign(site.function)} ({foreign(site.file.rsplit('/', 1)[-1])}:{site.line})"
 
 
-def verdict_sentences(device: DeviceSummary) -> list[str]:
-    """The peak, who held it, and what limits."""
+def verdict_sentences(device: DeviceSummary, oom: OomVerdict | None) -> list[str]:
+    """The peak, who held it, and what limits: where a request was refused, the verdict on that."""
     if not device.peak.held_bytes and not most(device.reserved_bytes):
         return [f"Nothing was allocated on {card_name(device)} (device {device.facts.device})."]
-    return [_peak_sentence(device), *_holder_sentence(device), _limit_sentence(device)]
+    return [
+        _peak_sentence(device),
+        *_holder_sentence(device),
+        _limit_sentence(device) if oom is None else _oom_sentence(device, oom),
+    ]
 
 
 def most(figures: EndAndPeak) -> int:
@@ -82,8 +88,6 @@ def _holder_sentence(device: DeviceSummary) -> Iterator[str]:
 
 def _limit_sentence(device: DeviceSummary) -> str:
     reserved = format_bytes(most(device.reserved_bytes))
-    if device.oom_count:
-        return _oom_sentence(device)
     headroom, limit = device.headroom_bytes, device.facts.memory_limit_bytes
     if headroom is None:
         return f"{reserved} were reserved from the driver at most."
@@ -95,15 +99,15 @@ def _limit_sentence(device: DeviceSummary) -> str:
     return f"It did not run out: {reserved} were reserved at most, which leaves {format_bytes(headroom)} of {bound}."
 
 
-def _oom_sentence(device: DeviceSummary) -> str:
-    first = device.ooms[0]
-    limit_bytes = first.limit_bytes or device.facts.memory_limit_bytes
-    limit = f", its limit being {format_bytes(limit_bytes)}" if limit_bytes else ""
-    often = "once" if device.oom_count == 1 else f"{format_count(device.oom_count)} times"
-    return (
-        f"It ran out of memory {often}, first {format_duration(first.time_ns)} in, asking for "
-        f"{format_bytes(first.requested_bytes)} with {format_bytes(first.free_bytes)} free on the card{limit}."
-    )
+def _oom_sentence(device: DeviceSummary, oom: OomVerdict) -> str:
+    often = "once," if device.oom_count == 1 else f"{format_count(device.oom_count)} times, first"
+    return f"It ran out of memory {often} {format_duration(device.ooms[0].time_ns)} in. {verdict_text(oom)}"
+
+
+def oom_advice(oom: OomVerdict, path: str) -> Iterator[tuple[str, str | None]]:
+    """What to do, most useful first, each with the commands to paste."""
+    for finding in oom.findings:
+        yield finding_text(finding, oom), finding_command(finding, path)
 
 
 def key_figures(device: DeviceSummary) -> Iterator[Figure]:

@@ -3,8 +3,9 @@
 Owns: which allocations are worth a band, and the sum of the rest. Must not know: pixels, colours, JSON, how bands are
 stacked.
 
-Bands are the largest allocations live at the peak, up to half of them, then the largest of all; of equal ones those
-that are held longest. At every point of the rest's curve the bands held then and the rest add up to the bytes held. Its
+Bands are the largest allocations live at the peak, up to half of them, then the largest of all; of equally large ones
+those held longer (twice as many events, say), then those made nearest to the peak, so that its surroundings are
+complete where steps repeat. At every point of the rest's curve the bands held then and the rest add up to the bytes held. Its
 points are the events where bands begin and end, and in each of some two thousand stretches (equal in time, and equal in
 events) those with the least and the most, so that nothing that matters falls between them.
 """
@@ -34,7 +35,7 @@ from gpumem.heap.scan import DeviceScan, scan_nothing, scan_trace, whole
 from gpumem.trace.model import Trace
 from gpumem.vocabulary import Basis, BlockState, DeviceOrdinal, EventKind
 
-BANDS_MAX = 3000
+BANDS_MAX = 5000
 STRETCHES = 1000
 """Of time, and as many of events."""
 
@@ -100,8 +101,9 @@ def _largest_live(blocks: LiveTable, basis: str, count: int) -> LiveTable:
 
 def _choose(found: Allocations, peak_event: int, bands_max: int) -> Allocations:
     """At most `bands_max` of the allocations: of those live at the peak the largest half as many, then any largest."""
-    lifetime_ns = found.end_time_ns - found.start_time_ns
-    largest_first = np.lexsort((found.start_event, -lifetime_ns, -found.held_bytes))
+    lifetime = np.log2(np.maximum(1, found.end_event - found.start_event)).astype(np.int64)
+    distance = np.abs(found.start_event - peak_event)
+    largest_first = np.lexsort((found.start_event, distance, -lifetime, -found.held_bytes))
     at_peak = found.held_after(peak_event)[largest_first]
     preferred = at_peak & (np.cumsum(at_peak) <= bands_max // 2)
     ranked = np.concatenate([largest_first[preferred], largest_first[~preferred]])

@@ -64,17 +64,27 @@ def test_the_largest_live_at_the_peak_come_before_larger_ones_that_are_not() -> 
         builder.alloc(f"small {number}", (number + 1) * MiB)
     found = find_bands(builder.build(), DEVICE, bands_max=4)
     assert found.bands.held_bytes.tolist() == [4 * MiB, 4 * MiB, 5 * MiB, 6 * MiB]
-    assert found.bands.start_event.tolist() == [1, 12, 13, 14]
+    assert found.bands.start_event.tolist() == [7, 12, 13, 14]
     assert (found.peak_bytes, found.banded_bytes_at_peak) == (21 * MiB, 15 * MiB)
 
 
 def test_of_equal_allocations_those_held_longest_are_drawn() -> None:
     builder = TraceBuilder().segment(20 * MiB).alloc("peak", 8 * MiB).free("peak")
-    for name, nanoseconds in (("short", 1), ("long", 50 * MS), ("middle", 9 * MS)):
-        builder.alloc(name, 1 * MiB).wait(nanoseconds).free(name)
-    found = find_bands(builder.build(), DEVICE, bands_max=3)
-    assert found.bands.held_bytes.tolist() == [8 * MiB, 1 * MiB, 1 * MiB]
-    assert found.bands.start_event.tolist() == [1, 5, 7]
+    builder.alloc("short", 1 * MiB).free("short")
+    builder.alloc("long", 1 * MiB).alloc("tiny", 512).free("tiny").alloc("tiny", 512).free("tiny").free("long")
+    found = find_bands(builder.build(), DEVICE, bands_max=2)
+    assert found.bands.held_bytes.tolist() == [8 * MiB, 1 * MiB]
+    assert found.bands.start_event.tolist() == [1, 5]
+
+
+def test_of_those_held_as_long_the_nearest_to_the_peak_are_drawn() -> None:
+    builder = TraceBuilder().segment(20 * MiB)
+    for number in range(9):
+        builder.alloc(f"a{number}", 1 * MiB).free(f"a{number}")
+        if number == 5:
+            builder.alloc("peak", 8 * MiB).free("peak")
+    found = find_bands(builder.build(), DEVICE, bands_max=4)
+    assert found.bands.start_event.tolist() == [9, 11, 13, 15]
 
 
 def test_the_share_at_the_peak_is_that_of_the_bands() -> None:

@@ -5,9 +5,9 @@ stacked.
 
 Bands are the largest allocations live at the peak, up to half of them, then the largest of all; of equally large ones
 those held longer (twice as many events, say), then those made nearest to the peak, so that its surroundings are
-complete where steps repeat. At every point of the rest's curve the bands held then and the rest add up to the bytes held. Its
-points are the events where bands begin and end, and in each of some two thousand stretches (equal in time, and equal in
-events) those with the least and the most, so that nothing that matters falls between them.
+complete where steps repeat. At every point of the rest's curve the bands held then and the rest add up to the bytes
+held. Its points are the events where bands begin and end, and in each of some two thousand stretches (equal in time,
+and equal in events) those with the least and the most, so that nothing that matters falls between them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpumem.analyses.explain_findings import Finding, find_findings
-from gpumem.analyses.explain_heap import HeapLedger, find_heap_ledger
+from gpumem.analyses.explain_heap import CARRIED, HeapLedger, find_heap_ledger
 from gpumem.analyses.explain_outside import PlacedReading, choose_reading, find_outside, place_readings
 from gpumem.analyses.ledger_parts import (
     Component,
@@ -23,7 +23,8 @@ from gpumem.analyses.ledger_parts import (
     sum_evidence,
 )
 from gpumem.heap.instants import Instant, find_instant
-from gpumem.heap.reserved import find_reserved_curve
+from gpumem.heap.reserved import ReservedCurve, find_reserved_curve
+from gpumem.heap.stops import HeapTable, heaps_at
 from gpumem.trace.model import DeviceFacts, Reading, Trace
 from gpumem.trace.moments import End, Moment, Peak
 from gpumem.vocabulary import DeviceOrdinal, EventKind, TraceSource
@@ -94,11 +95,32 @@ def find_explanation(
 
 def find_ledger(trace: Trace, instant: Instant, device: DeviceOrdinal) -> Ledger:
     """The ledger of `device` at `instant`."""
+    return find_ledgers(trace, [instant], device, heaps_at(trace, [instant.event], device=device, carried=CARRIED))[0]
+
+
+def find_ledgers(
+    trace: Trace, instants: Sequence[Instant], device: DeviceOrdinal, heaps: Sequence[HeapTable]
+) -> list[Ledger]:
+    """The ledgers of `device` at several instants; `heaps` are those after their events, with CARRIED columns."""
     facts = next((one for one in trace.meta.devices if one.device == device), DeviceFacts(device))
-    heap = find_heap_ledger(trace, instant.event, device)
     curve = find_reserved_curve(trace, device)
     placed = place_readings(trace, device, curve)
-    reading = choose_reading([one for one in trace.readings if one.device == device], placed, instant, curve)
+    return [
+        _ledger(trace, facts, instant, find_heap_ledger(trace, heap, device), curve, placed)
+        for instant, heap in zip(instants, heaps, strict=True)
+    ]
+
+
+def _ledger(
+    trace: Trace,
+    facts: DeviceFacts,
+    instant: Instant,
+    heap: HeapLedger,
+    curve: ReservedCurve,
+    placed: Sequence[PlacedReading],
+) -> Ledger:
+    of_device = [one for one in trace.readings if one.device == facts.device]
+    reading = choose_reading(of_device, placed, instant, curve)
     at = next((one for one in placed if one.reading is reading), None)
     components, unexplained = _components(trace, placed, at, instant, heap)
     sums = sum_evidence(components, unexplained or 0)

@@ -16,9 +16,9 @@ from gpumem.analyses.ledger_parts import Component, ComponentName, Evidence, mak
 from gpumem.analyses.sites import SiteFinder
 from gpumem.analyses.workspaces import find_workspaces
 from gpumem.heap.figures import measure_heap
-from gpumem.heap.live import LiveTable, initial_table
-from gpumem.heap.scan import live_at
-from gpumem.heap.segments import Segment, segments_at
+from gpumem.heap.live import LiveTable
+from gpumem.heap.segments import Segment
+from gpumem.heap.stops import HeapTable
 from gpumem.trace.model import Frame, Trace
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, StackId
 
@@ -71,11 +71,9 @@ class HeapLedger:
         return self.releasable_bytes + self.gap_bytes + (self.private_idle_bytes or 0)
 
 
-def find_heap_ledger(trace: Trace, event: EventIndex, device: DeviceOrdinal) -> HeapLedger:
-    """The parts of what `device`'s allocator held after `event`."""
-    segments = segments_at(trace, event, devices=[device])
-    table = live_at(trace, event, devices=[device], carried=CARRIED).get(device)
-    blocks = initial_table((), ("requested_bytes", *CARRIED)) if table is None else table
+def find_heap_ledger(trace: Trace, heap: HeapTable, device: DeviceOrdinal) -> HeapLedger:
+    """The parts of what `device`'s allocator held; the blocks of `heap` have the CARRIED columns."""
+    event, segments, blocks = heap.event, heap.segments, heap.blocks
     homes, unplaced = _find_homes(segments, blocks)
     workspaces = find_workspaces(trace, device, blocks)
     is_known = not unplaced and _is_known(trace, event, device, blocks)

@@ -1,7 +1,6 @@
 """The heap of a device at the moments of a trace that are worth a picture.
 
-Owns: segments as cells, their sums, the gaps with what pins them, and the NVML reading nearest to each moment. Must not
-know: JSON, pixels.
+Owns: segments as cells, their sums, the gaps with what pins them. Must not know: readings, JSON, pixels.
 """
 
 from __future__ import annotations
@@ -13,15 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gpumem.analyses.heap_cells import Cells, CellState, cut_cells, cut_requests, merge_cells
-from gpumem.analyses.moments_chosen import NamedInstant, choose_moments
-from gpumem.analyses.readings import nearest_reading
+from gpumem.analyses.moments_chosen import NamedInstant
 from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.figures import HeapFigures, lay_out_heap, measure_layout
 from gpumem.heap.levels import basis_of
-from gpumem.heap.scan import DeviceScan, scan_nothing, scan_trace, whole
 from gpumem.heap.segments import Segment
-from gpumem.heap.stops import HeapTable, heaps_at
-from gpumem.trace.model import Reading, Trace
+from gpumem.heap.stops import HeapTable
+from gpumem.trace.model import Trace
 from gpumem.vocabulary import Basis, DeviceOrdinal, FrameId, StackId
 
 CELLS_MAX = 60_000
@@ -88,7 +85,6 @@ class HeapMoment:
     pinned: Sequence[PinnedSegment]
     """Most gap bytes first, at most PINNED_MAX."""
     pinned_count: int
-    nvml: Reading | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +97,26 @@ class HeapMoments:
 
 
 def find_heap_moments(
-    trace: Trace, device: DeviceOrdinal, *, cells_max: int = CELLS_MAX, scan: DeviceScan | None = None
+    trace: Trace,
+    device: DeviceOrdinal,
+    chosen: Sequence[NamedInstant],
+    heaps: Sequence[HeapTable],
+    *,
+    cells_max: int = CELLS_MAX,
 ) -> HeapMoments:
-    """The heap of one device at its moments, in `cells_max` cells; `scan` is that of the whole trace, if made already.
+    """The heap of one device at the chosen moments, `heaps` being those after their events, in `cells_max` cells.
 
     Raises TraceTruncated, naming the event, where blocks overlap or lie in no segment though their bytes are known.
     """
-    scanned = scan or next(iter(scan_trace(trace, devices=[device])), None) or scan_nothing(trace, device, whole(trace))
-    chosen = choose_moments(trace, scanned)
-    tables = heaps_at(trace, [one.instant.event for one in chosen], device=device)
     share = cells_max // max(1, len(chosen))
     finder = SiteFinder(trace)
-    found = [_heap_moment(trace, finder, device, one, table, share) for one, table in zip(chosen, tables, strict=True)]
+    found = [_heap_moment(trace, finder, one, heap, share) for one, heap in zip(chosen, heaps, strict=True)]
     return HeapMoments(device, basis_of(trace), found)
 
 
 def _heap_moment(
     trace: Trace,
     finder: SiteFinder,
-    device: DeviceOrdinal,
     moment: NamedInstant,
     table: HeapTable,
     cells_max: int,
@@ -151,7 +148,6 @@ def _heap_moment(
         figures=figures,
         pinned=pinned[:PINNED_MAX],
         pinned_count=len(pinned),
-        nvml=nearest_reading(trace.readings, device, moment.instant.time_ns),
     )
 
 

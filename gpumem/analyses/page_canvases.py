@@ -11,9 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.analyses.bands import Bands, find_bands
+from gpumem.analyses.explain import Ledger, find_ledgers
+from gpumem.analyses.explain_heap import CARRIED
 from gpumem.analyses.heap_moments import HeapMoments, find_heap_moments
+from gpumem.analyses.moments_chosen import choose_moments
 from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.scan import DeviceScan
+from gpumem.heap.stops import heaps_at
 from gpumem.trace.model import Frame, Trace
 from gpumem.vocabulary import StackId
 
@@ -37,17 +41,23 @@ class PageCanvases:
 
     bands: Bands
     heap: HeapMoments
+    ledgers: Sequence[Ledger]
+    """One for each moment of the heap."""
     stacks: Sequence[ListedStack]
 
 
 def find_canvases(trace: Trace, scan: DeviceScan, *, bands_max: int, cells_max: int) -> PageCanvases:
     """The pictures of the device of `scan`, a scan of the whole trace."""
     bands = find_bands(trace, scan.device, bands_max=bands_max, scan=scan)
-    heap = find_heap_moments(trace, scan.device, cells_max=cells_max, scan=scan)
+    chosen = choose_moments(trace, scan)
+    instants = [one.instant for one in chosen]
+    heaps = heaps_at(trace, [one.event for one in instants], device=scan.device, carried=CARRIED)
+    heap = find_heap_moments(trace, scan.device, chosen, heaps, cells_max=cells_max)
+    ledgers = find_ledgers(trace, instants, scan.device, heaps)
     named = [np.zeros(1, np.int64), bands.bands.stack, *(one.cells.stack for one in heap.moments)]
     pins = [pin.stack for one in heap.moments for pinned in one.pinned for pin in pinned.pins]
     numbers = np.unique(np.concatenate([*named, np.array(pins, np.int64)]))
-    return PageCanvases(bands, heap, list_stacks(trace, numbers.tolist()))
+    return PageCanvases(bands, heap, ledgers, list_stacks(trace, numbers.tolist()))
 
 
 def list_stacks(trace: Trace, stacks: Iterable[int]) -> list[ListedStack]:

@@ -5,21 +5,23 @@ Owns: their fields. Must not know: how findings are made or drawn. A stack is it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from gpumem.analyses.bands import Bands
+from gpumem.analyses.explain import Ledger
 from gpumem.analyses.heap_cells import Cells, CellState
-from gpumem.analyses.heap_moments import HeapMoment, HeapMoments, PinnedSegment
+from gpumem.analyses.heap_moments import HeapMoment, PinnedSegment
+from gpumem.analyses.ledger_parts import Component
 from gpumem.analyses.page_canvases import ListedStack, PageCanvases
 from gpumem.analyses.page_sites import PageSites
 from gpumem.heap.figures import HeapFigures
+from gpumem.render.explain_text import component_label
 from gpumem.render.html.markup import foreign
 from gpumem.render.html.payload import Payload
 from gpumem.render.json_parts import Json
-from gpumem.trace.model import Reading
 
 BAND_COLUMNS = ("held_bytes", "requested_bytes", "start_event", "start_time_ns", "end_event", "end_time_ns")
 CELL_COLUMNS = ("segment", "offset", "cell_bytes", "state", "block_count", "event", "is_pinning")
@@ -38,7 +40,13 @@ def canvas_documents(canvases: PageCanvases, sites: PageSites, payload: Payload)
     return {
         "stacks": [_stack(one, sites, payload) for one in canvases.stacks],
         "bands": _bands(canvases.bands, places, payload),
-        "heap": _heap(canvases.heap, places, payload),
+        "heap": {
+            "basis": canvases.heap.basis.value,
+            "moments": [
+                {**_moment(one, places, payload), "ledger": _ledger(ledger)}
+                for one, ledger in zip(canvases.heap.moments, canvases.ledgers, strict=True)
+            ],
+        },
     }
 
 
@@ -65,11 +73,7 @@ def _bands(found: Bands, places: Places, payload: Payload) -> Json:
     }
 
 
-def _heap(found: HeapMoments, places: Places, payload: Payload) -> Json:
-    return {"basis": found.basis.value, "moments": [_moment(one, places, payload) for one in found.moments]}
-
-
-def _moment(found: HeapMoment, places: Places, payload: Payload) -> Json:
+def _moment(found: HeapMoment, places: Places, payload: Payload) -> Mapping[str, Json]:
     segments = found.segments
     return {
         "names": [foreign(name) for name in found.moment.names],
@@ -96,7 +100,6 @@ def _moment(found: HeapMoment, places: Places, payload: Payload) -> Json:
         "figures": None if found.figures is None else _figures(found.figures),
         "pinned": [_pinned(one, places) for one in found.pinned],
         "pinned_count": found.pinned_count,
-        "nvml": None if found.nvml is None else _reading(found.nvml),
     }
 
 
@@ -134,10 +137,23 @@ def _pinned(found: PinnedSegment, places: Places) -> Json:
     }
 
 
-def _reading(reading: Reading) -> Json:
+def _ledger(ledger: Ledger) -> Json:
+    """Rows with their depth, in order, the process's figure, and the reading that it is from."""
+    rows = [row for one in ledger.components for row in _rows(one, 0)]
+    if ledger.unexplained_bytes is not None:
+        rows.append({"label": "rest", "bytes": ledger.unexplained_bytes, "evidence": "difference", "depth": 0})
+    reading = ledger.reading
     return {
-        "time_ns": reading.time_ns,
-        "process_bytes": reading.process_bytes,
-        "used_bytes": reading.used_bytes,
-        "total_bytes": reading.total_bytes,
+        "rows": rows,
+        "process_bytes": ledger.process_bytes,
+        "reading_time_ns": None if reading is None else reading.time_ns,
+        "used_bytes": None if reading is None else reading.used_bytes,
+        "total_bytes": None if reading is None else reading.total_bytes,
     }
+
+
+def _rows(component: Component, depth: int) -> Iterator[Json]:
+    label = foreign(component_label(component))
+    yield {"label": label, "bytes": component.held_bytes, "evidence": component.evidence.value, "depth": depth}
+    for child in component.children:
+        yield from _rows(child, depth + 1)

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from gpumem.analyses import heap_moments
 from gpumem.analyses.heap_cells import Cells, CellState, merge_cells
-from gpumem.analyses.heap_moments import HeapMoment, find_heap_moments
-from gpumem.analyses.moments_chosen import MOMENTS_MAX
+from gpumem.analyses.heap_moments import CELLS_MAX, HeapMoment, find_heap_moments
+from gpumem.analyses.moments_chosen import MOMENTS_MAX, choose_moments
+from gpumem.heap.scan import scan_nothing, scan_trace, whole
 from gpumem.heap.state import heap_at
+from gpumem.heap.stops import heaps_at
 from gpumem.trace.model import Trace
 from gpumem.vocabulary import DeviceOrdinal
 from random_traces import CutEvents, traces
@@ -22,6 +24,15 @@ from trace_builder import KiB, MiB, TraceBuilder
 DEVICE = DeviceOrdinal(0)
 LOOP = [("train.py", 7, "loop")]
 KEEP = [("cache.py", 3, "keep")]
+
+
+def moments_of(trace: Trace, device: DeviceOrdinal = DEVICE, *, cells_max: int = CELLS_MAX) -> heap_moments.HeapMoments:
+    (scan,) = [scan for scan in scan_trace(trace) if scan.device == device] or [
+        scan_nothing(trace, device, whole(trace))
+    ]
+    chosen = choose_moments(trace, scan)
+    heaps = heaps_at(trace, [one.instant.event for one in chosen], device=device)
+    return find_heap_moments(trace, device, chosen, heaps, cells_max=cells_max)
 
 
 def moment_named(found: heap_moments.HeapMoments, name: str) -> HeapMoment:
@@ -38,7 +49,7 @@ def gappy() -> TraceBuilder:
 
 def test_moments_are_start_of_use_peaks_marks_steps_and_end() -> None:
     builder = gappy().mark("evaluated").step().oom(1 << 40)
-    names = [one.moment.names for one in find_heap_moments(builder.build(), DEVICE).moments]
+    names = [one.moment.names for one in moments_of(builder.build(), DEVICE).moments]
     assert names == [["event:1"], ["peak:reserved"], ["peak"], ["mark:evaluated"], ["step:0"], ["oom", "end"]]
 
 
@@ -46,14 +57,14 @@ def test_many_marks_and_steps_are_chosen_evenly() -> None:
     builder = TraceBuilder(block_bytes_known=True).segment(2 * MiB).alloc("a", 512)
     for number in range(100):
         builder.mark(f"m{number}").step()
-    found = find_heap_moments(builder.build(), DEVICE).moments
+    found = moments_of(builder.build(), DEVICE).moments
     assert MOMENTS_MAX - 2 <= len(found) <= MOMENTS_MAX
     names = [name for one in found for name in one.moment.names]
     assert {"mark:m0", "mark:m99", "step:0", "step:99"} <= set(names)
 
 
 def test_cells_say_what_is_allocated_gap_and_releasable() -> None:
-    end = moment_named(find_heap_moments(gappy().build(), DEVICE), "end")
+    end = moment_named(moments_of(gappy().build(), DEVICE), "end")
     states = [
         (CellState(state), int(held) // MiB) for state, held in zip(end.cells.state, end.cells.cell_bytes, strict=True)
     ]
@@ -69,7 +80,7 @@ def test_cells_say_what_is_allocated_gap_and_releasable() -> None:
 
 
 def test_a_pinned_segment_names_the_stack_beside_its_gaps() -> None:
-    end = moment_named(find_heap_moments(gappy().build(), DEVICE), "end")
+    end = moment_named(moments_of(gappy().build(), DEVICE), "end")
     (pinned,) = end.pinned
     assert (pinned.segment, pinned.gap_bytes, pinned.held_bytes, pinned.block_count) == (0, 19 * MiB, 1 * MiB, 1)
     (pin,) = pinned.pins
@@ -81,23 +92,16 @@ def test_whole_pages_of_an_expandable_segment_are_releasable_and_the_rest_gap() 
     builder.segments["whole"] = replace(builder.segments["segment 0"], segment_bytes=60 * MiB)
     builder.segments["segment 0"].live = builder.segments["segment 1"].live = builder.segments["segment 2"].live = False
     builder.alloc("a", 18 * MiB, stack=LOOP).alloc("b", 12 * MiB, stack=LOOP).free("b")
-    end = moment_named(find_heap_moments(builder.build(), DEVICE), "end")
+    end = moment_named(moments_of(builder.build(), DEVICE), "end")
     cells = [
         (CellState(state), int(held) // MiB) for state, held in zip(end.cells.state, end.cells.cell_bytes, strict=True)
     ]
     assert cells == [(CellState.ALLOCATED, 18), (CellState.GAP, 2), (CellState.RELEASABLE, 40)]
 
 
-def test_the_reading_is_the_one_nearest_to_the_moment() -> None:
-    builder = gappy().reading(process_bytes=7).mark("late").wait(10**9).reading(process_bytes=8)
-    reading = moment_named(find_heap_moments(builder.build(), DEVICE), "mark:late").nvml
-    assert reading is not None
-    assert reading.process_bytes == 7
-
-
 def test_without_block_bytes_cells_are_requests_and_figures_unknown() -> None:
     builder = TraceBuilder().segment(2 * MiB).alloc("a", 1000).alloc("b", 3000)
-    end = moment_named(find_heap_moments(builder.build(), DEVICE), "end")
+    end = moment_named(moments_of(builder.build(), DEVICE), "end")
     assert end.figures is None
     assert end.cells.cell_bytes.tolist() == [1000, 3000]
     assert end.requested_bytes == 4000
@@ -107,7 +111,7 @@ def test_small_segments_beyond_the_limit_are_summed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(heap_moments, "SEGMENTS_MAX", 1)
     builder = TraceBuilder(block_bytes_known=True).segment(2 * MiB).alloc("a", 1 * MiB)
     builder.segment(20 * MiB).alloc("b", 3 * MiB)
-    end = moment_named(find_heap_moments(builder.build(), DEVICE), "end")
+    end = moment_named(moments_of(builder.build(), DEVICE), "end")
     assert [one.segment_bytes for one in end.segments] == [20 * MiB]
     assert (end.left_out.segment_count, end.left_out.reserved_bytes, end.left_out.held_bytes) == (1, 2 * MiB, 1 * MiB)
     assert (end.segment_count, end.reserved_bytes) == (2, 22 * MiB)
@@ -119,7 +123,7 @@ def test_many_cells_are_merged_and_keep_their_sums() -> None:
         builder.alloc(f"b{number}", 4 * KiB)
     for number in range(0, 200, 2):
         builder.free(f"b{number}")
-    end = moment_named(find_heap_moments(builder.build(), DEVICE, cells_max=40), "end")
+    end = moment_named(moments_of(builder.build(), DEVICE, cells_max=40), "end")
     assert end.merged_count == 201
     assert len(end.cells) <= 40 // 4
     assert int(end.cells.cell_bytes.sum()) == 20 * MiB
@@ -154,7 +158,7 @@ def test_neighbours_of_one_state_are_merged_before_any_others() -> None:
 def test_cells_tile_the_segments_of_every_moment(case: tuple[Trace, int, bool], cells_max: int) -> None:
     trace, length, known = case
     cut = replace(trace, events=CutEvents(trace, length))
-    found = find_heap_moments(cut, DeviceOrdinal(0), cells_max=cells_max * 10)
+    found = moments_of(cut, DeviceOrdinal(0), cells_max=cells_max * 10)
     for one in found.moments:
         heap = next((h for h in heap_at(trace, one.moment.instant.event) if h.device == 0), None)
         assert list(one.segments) == ([state.segment for state in heap.segments] if heap else [])

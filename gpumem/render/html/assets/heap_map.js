@@ -8,6 +8,7 @@ const [ALLOCATED, PENDING, GAP, RELEASABLE, MIXED] = STATES.keys();
 const BETWEEN = 3;
 const LEDGE = 4;
 const SEGMENT_MIN = 2;
+const PINNED_SHOWN = 8;
 const CELL_COLUMNS = ["segment", "offset", "cell_bytes", "state", "block_count", "stack", "event", "is_pinning"];
 const STATE_TEXT = ["allocated", "pending: freed, another stream may still use it", "gap: idle and cannot go back to the driver", "releasable: empty_cache() would give it back", "small blocks and holes"];
 
@@ -350,9 +351,14 @@ class HeapFigure {
 
   fillFacts() {
     const { moment } = this;
-    const rows = factRows(moment, this.heap).map(([name, value, of, level]) =>
-      GM.make("tr", { class: level ? "inner" : "" }, GM.make("td", { text: name }), GM.make("td", { class: "number", text: value }), GM.make("td", { class: "number quiet", text: of })));
-    this.facts.replaceChildren(GM.make("table", {}, GM.make("tbody", {}, ...rows)));
+    const rows = factRows(moment).map(([name, note, bytes, share, level, evidence]) =>
+      GM.make("tr", { class: `level-${level}`, title: evidence ?? "" },
+        GM.make("td", { text: name }, ...(note ? [GM.make("span", { class: "where", text: note })] : [])),
+        GM.make("td", { class: "number", text: GM.bytes(bytes) }),
+        GM.make("td", { class: "number quiet", text: share })));
+    const segments = `${GM.bytes(moment.reserved_bytes)} reserved in ${GM.counted(moment.segment_count, "segment")}.`;
+    const missing = moment.ledger.process_bytes === null ? " NVML gave no figure of this process." : "";
+    this.facts.replaceChildren(GM.make("p", { class: "quiet", text: segments + missing }), GM.make("table", {}, GM.make("tbody", {}, ...rows)));
   }
 
   /* The segments that cannot go back, each with the sites whose blocks are beside its gaps. */
@@ -362,13 +368,13 @@ class HeapFigure {
     const heading = GM.make("h3", { text: "What pins the gaps" });
     if (!moment.pinned.length) return this.pinned.replaceChildren(heading, GM.make("p", { class: "quiet", text: "No segment is held back by blocks in it." }));
     const number = (text) => GM.make("td", { class: "number", text });
-    const rows = moment.pinned.map((one) => {
+    const rows = moment.pinned.slice(0, PINNED_SHOWN).map((one) => {
       const pins = one.pins.slice(0, 3).map((pin) => pinButton(pin));
       if (one.pin_count > pins.length) pins.push(GM.make("span", { class: "quiet", text: `and ${GM.counted(one.pin_count - pins.length, "more site")}` }));
       return GM.make("tr", {}, number(GM.bytes(one.gap_bytes)), number(GM.bytes(moment.segments[one.segment])), number(`${GM.bytes(one.held_bytes)} in ${GM.counted(one.block_count, "block")}`), GM.make("td", {}, ...pins));
     });
     const head = GM.make("tr", {}, ...["Gaps", "Segment", "In use"].map((text) => GM.make("th", { class: "number", text })), GM.make("th", { text: "Beside the gaps" }));
-    const table = GM.make("table", {}, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows));
+    const table = GM.make("table", { class: "pinned" }, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows));
     const more = moment.pinned_count > rows.length ? [GM.make("p", { class: "quiet", text: `And ${GM.counted(moment.pinned_count - rows.length, "more segment")} with smaller gaps.` })] : [];
     return this.pinned.replaceChildren(heading, GM.make("div", { class: "scroll" }, table), ...more);
   }
@@ -379,7 +385,7 @@ class HeapFigure {
     for (let cell = 0; cell < moment.cells.count; cell++) if (moment.cells.block_count[cell] && moment.cells.state[cell] < GAP) sums.set(this.siteOf(cell), (sums.get(this.siteOf(cell)) ?? 0) + moment.cells.cell_bytes[cell]);
     const most = [...sums].sort((one, other) => other[1] - one[1] || one[0] - other[0]).slice(0, this.by === "site" ? 8 : 0);
     const states = GM.make("div", { class: "legend" });
-    for (const [kind, text] of stateLegend(moment, this.by, this.heap)) states.append(GM.make("span", {}, GM.make("span", { class: `swatch swatch-${kind}` }), text));
+    for (const [kind, text] of stateLegend(moment, this.by, this.heap)) states.append(GM.make("span", {}, GM.make("span", { class: `patch patch-${kind}` }), text));
     const sites = GM.siteLegend(most.map(([site, bytes]) => [site, GM.bytes(bytes)]));
     this.legend.replaceChildren(states, sites);
     GM.pressLegend(sites, this.marked);
@@ -430,25 +436,19 @@ function startingMoment(moments) {
   return moments.length - 1;
 }
 
-function factRows(moment, heap) {
-  const of = (bytes) => GM.share(bytes, moment.reserved_bytes);
-  const rows = [["Reserved", GM.bytes(moment.reserved_bytes), `in ${GM.counted(moment.segment_count, "segment")}`]];
-  const { figures, nvml } = moment;
-  if (figures) {
-    rows.push(["Allocated", GM.bytes(figures.allocated_bytes), of(figures.allocated_bytes)]);
-    rows.push(["requests", GM.bytes(figures.requested_bytes), of(figures.requested_bytes), 1], ["slack", GM.bytes(figures.slack_bytes), of(figures.slack_bytes), 1]);
-    rows.push(["Pending", GM.bytes(figures.pending_bytes), of(figures.pending_bytes)]);
-    rows.push(["Idle", GM.bytes(figures.releasable_bytes + figures.gap_bytes), of(figures.releasable_bytes + figures.gap_bytes)]);
-    rows.push(["releasable", GM.bytes(figures.releasable_bytes), of(figures.releasable_bytes), 1], ["gaps", GM.bytes(figures.gap_bytes), of(figures.gap_bytes), 1]);
-  } else rows.push(["Requested", GM.bytes(moment.requested_bytes), of(moment.requested_bytes)]);
-  if (nvml) {
-    const card = nvml.total_bytes ? (bytes) => GM.share(bytes, nvml.total_bytes) : () => "";
-    const apart = nvml.time_ns - moment.time_ns;
-    const when = `read ${GM.duration(Math.abs(apart))} ${apart < 0 ? "before" : "after"}`;
-    rows.push(["NVML: this process", nvml.process_bytes === null ? "not known" : GM.bytes(nvml.process_bytes), when]);
-    if (nvml.used_bytes !== null) rows.push(["NVML: used on the device", GM.bytes(nvml.used_bytes), card(nvml.used_bytes)]);
-    if (nvml.total_bytes !== null) rows.push(["The device has", GM.bytes(nvml.total_bytes), ""]);
+/* The ledger of a moment: NVML's figure, part by part, as [name, note, bytes, share, level, evidence]. */
+function factRows({ ledger, time_ns }) {
+  const whole = ledger.process_bytes ?? ledger.rows[0].bytes;
+  const rows = [];
+  if (ledger.process_bytes !== null) {
+    const apart = ledger.reading_time_ns - time_ns;
+    const when = apart === 0 ? "read at this moment" : `read ${GM.duration(Math.abs(apart))} ${apart < 0 ? "before" : "after"}`;
+    const card = ledger.total_bytes;
+    if (ledger.used_bytes !== null) rows.push(["NVML: used on the card", card ? `of ${GM.bytes(card)}` : "", ledger.used_bytes, card ? GM.share(ledger.used_bytes, card) : "", 0]);
+    rows.push(["NVML: this process", when, ledger.process_bytes, "", 0]);
   }
+  const below = Number(ledger.process_bytes !== null);
+  for (const one of ledger.rows) if (one.bytes || one.depth === 0) rows.push([one.label, "", one.bytes, GM.share(one.bytes, whole), one.depth + below, one.evidence]);
   return rows;
 }
 

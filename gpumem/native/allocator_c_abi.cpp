@@ -110,7 +110,7 @@ gm_status gm_allocator_create(const gm_allocator_options* options, gm_allocator*
 }
 
 void gm_allocator_destroy(gm_allocator* allocator) {
-  if (!allocator) return;
+  if (!allocator || live(allocator)->is_inherited()) return;
   live(allocator)->close();
   delete live(allocator);
 }

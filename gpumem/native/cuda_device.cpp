@@ -30,8 +30,12 @@ class CudaDevice::Call {
  public:
   explicit Call(CudaDevice* device) : driver_(*device->driver_) {
     cuda::Context current = nullptr;
-    if (driver_.get_current_context(&current) != cuda::kSuccess || current != device->context_)
-      is_pushed_ = driver_.push_context(device->context_) == cuda::kSuccess;
+    if (driver_.get_current_context(&current) != cuda::kSuccess || current != device->context_) {
+      cuda::Result result = driver_.push_context(device->context_);
+      is_pushed_ = result == cuda::kSuccess;
+      is_current_ = is_pushed_;
+      if (!is_pushed_) device->last_error_ = cuda::describe(driver_, "cuCtxPushCurrent", result);
+    }
     is_relaxed_ = driver_.exchange_capture_mode(&mode_) == cuda::kSuccess;
   }
   ~Call() {
@@ -39,12 +43,15 @@ class CudaDevice::Call {
     cuda::Context popped = nullptr;
     if (is_pushed_) driver_.pop_context(&popped);
   }
+  // False: the driver refused to make the context current, and nothing may be asked of it.
+  bool is_current() const { return is_current_; }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
  private:
   const cuda::Functions& driver_;
   int mode_ = cuda::kCaptureRelaxed;
+  bool is_current_ = true;
   bool is_pushed_ = false;
   bool is_relaxed_ = false;
 };
@@ -135,6 +142,7 @@ DeviceStatus CudaDevice::status_of(const char* call, cuda::Result result) {
 DeviceStatus CudaDevice::alloc_segment(const RangeRequest& request, uint64_t* address) {
   if (exceeds_budget(request.bytes)) return DeviceStatus::kNoMemory;
   Call call(this);
+  if (!call.is_current()) return DeviceStatus::kFailed;
   cuda::Address given = 0;
   DeviceStatus status = status_of("cuMemAlloc", driver_->alloc_memory(&given, request.bytes));
   if (status != DeviceStatus::kOk) return status;
@@ -145,6 +153,7 @@ DeviceStatus CudaDevice::alloc_segment(const RangeRequest& request, uint64_t* ad
 
 DeviceStatus CudaDevice::free_segment(uint64_t address, uint64_t bytes) {
   Call call(this);
+  if (!call.is_current()) return DeviceStatus::kFailed;
   DeviceStatus status = status_of("cuMemFree", driver_->free_memory(address));
   if (status == DeviceStatus::kOk) used_bytes_ -= bytes;
   return status;
@@ -152,6 +161,7 @@ DeviceStatus CudaDevice::free_segment(uint64_t address, uint64_t bytes) {
 
 DeviceStatus CudaDevice::reserve(const RangeRequest& request, uint64_t* address) {
   Call call(this);
+  if (!call.is_current()) return DeviceStatus::kFailed;
   int has_virtual_memory = 0;
   driver_->get_device_attribute(&has_virtual_memory, cuda::kAttributeVirtualMemory, device_);
   if (!has_virtual_memory) {
@@ -176,6 +186,7 @@ uint64_t CudaDevice::page_bytes_at(uint64_t address) const {
 DeviceStatus CudaDevice::map(uint64_t address, uint64_t bytes) {
   if (exceeds_budget(bytes)) return DeviceStatus::kNoMemory;
   Call call(this);
+  if (!call.is_current()) return DeviceStatus::kFailed;
   uint64_t page_bytes = page_bytes_at(address);
   DeviceStatus status = DeviceStatus::kOk;
   uint64_t mapped_bytes = 0;
@@ -215,6 +226,7 @@ void CudaDevice::unmap_pages(uint64_t address, uint64_t bytes, uint64_t page_byt
 // A page that cannot be unmapped means a broken context, in which nothing else works either.
 DeviceStatus CudaDevice::unmap(uint64_t address, uint64_t bytes) {
   Call call(this);
+  if (!call.is_current()) return DeviceStatus::kFailed;
   uint64_t page_bytes = page_bytes_at(address);
   for (uint64_t offset = 0; offset < bytes; offset += page_bytes) {
     DeviceStatus status = status_of("cuMemUnmap", driver_->unmap_memory(address + offset, page_bytes));
@@ -226,6 +238,7 @@ DeviceStatus CudaDevice::unmap(uint64_t address, uint64_t bytes) {
 
 DeviceStatus CudaDevice::release_reservation(uint64_t address, uint64_t bytes) {
   Call call(this);
+  if (!call.is_current()) return DeviceStatus::kFailed;
   DeviceStatus status = status_of("cuMemAddressFree", driver_->free_address(address, bytes));
   if (status == DeviceStatus::kOk) reservations_.erase(address);
   return status;
@@ -240,6 +253,7 @@ DeviceStatus CudaDevice::take_event(cuda::Event* event) {
 
 DeviceStatus CudaDevice::record_event(uint64_t stream, DeviceEvent* event) {
   Call call(this);
+  if (!call.is_current()) return DeviceStatus::kFailed;
   cuda::Event taken = nullptr;
   DeviceStatus status = take_event(&taken);
   if (status != DeviceStatus::kOk) return DeviceStatus::kFailed;
@@ -264,6 +278,7 @@ DeviceStatus CudaDevice::poll_event(DeviceEvent* event, bool* found) {
   *found = false;
   if (streams_.empty()) return DeviceStatus::kOk;
   Call call(this);
+  if (!call.is_current()) return DeviceStatus::kFailed;
   for (auto stream = streams_.begin(); stream != streams_.end(); ++stream) {
     cuda::Result result = driver_->query_event(stream->second.front().event);
     if (result == cuda::kNotReady) continue;
@@ -278,6 +293,7 @@ DeviceStatus CudaDevice::poll_event(DeviceEvent* event, bool* found) {
 DeviceStatus CudaDevice::wait_event(DeviceEvent* event) {
   GM_CHECK(!streams_.empty());
   Call call(this);
+  if (!call.is_current()) return DeviceStatus::kFailed;
   auto stream = streams_.begin();
   DeviceStatus status = status_of("cuEventSynchronize", driver_->wait_event(stream->second.front().event));
   if (status == DeviceStatus::kOk) finish_first(stream, event);
@@ -286,11 +302,13 @@ DeviceStatus CudaDevice::wait_event(DeviceEvent* event) {
 
 DeviceStatus CudaDevice::synchronise(uint64_t stream) {
   Call call(this);
+  if (!call.is_current()) return DeviceStatus::kFailed;
   return status_of("cuStreamSynchronize", driver_->wait_stream(stream_of(stream)));
 }
 
 DeviceStatus CudaDevice::memory(DeviceMemory* memory) {
   Call call(this);
+  if (!call.is_current()) return DeviceStatus::kFailed;
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   DeviceStatus status = status_of("cuMemGetInfo", driver_->get_memory_info(&free_bytes, &total_bytes));

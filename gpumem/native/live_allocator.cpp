@@ -47,7 +47,12 @@ LiveAllocator::LiveAllocator(std::unique_ptr<SimulatedDevice> device, const Live
   policy_.set_limit(options.limit_bytes);
 }
 
+bool LiveAllocator::is_inherited() const {
+  return generation_ != g_generation.load(std::memory_order_relaxed);
+}
+
 Outcome LiveAllocator::allocate(uint64_t bytes, uint64_t stream, Allocation* allocation) {
+  if (is_inherited()) return Outcome::kDeviceFailed;
   std::lock_guard<std::mutex> lock(mutex_);
   Request request;
   request.bytes = bytes;
@@ -63,16 +68,19 @@ const PoolId* LiveAllocator::find_captured_pool(uint64_t stream) const {
 }
 
 Outcome LiveAllocator::free(uint64_t address) {
+  if (is_inherited()) return Outcome::kOk;
   std::lock_guard<std::mutex> lock(mutex_);
   return policy_.free(address);
 }
 
 Outcome LiveAllocator::record_stream(uint64_t address, uint64_t stream) {
+  if (is_inherited()) return Outcome::kOk;
   std::lock_guard<std::mutex> lock(mutex_);
   return policy_.record_stream(address, stream);
 }
 
 Outcome LiveAllocator::empty_cache() {
+  if (is_inherited()) return Outcome::kOk;
   std::lock_guard<std::mutex> lock(mutex_);
   return release_idle();
 }
@@ -159,6 +167,7 @@ Refusal LiveAllocator::describe_refusal(uint64_t bytes) {
 }
 
 std::string LiveAllocator::describe_failure() {
+  if (is_inherited()) return "serving a process forked from the one that the allocator belongs to";
   std::lock_guard<std::mutex> lock(mutex_);
   std::string text = policy_.failed_call();
   if (cuda_ && !cuda_->last_error().empty()) text += ": " + cuda_->last_error();
@@ -191,7 +200,6 @@ void LiveAllocator::count(const PolicyEvent& event) {
 // Called with the lock held, by the policy and by release_idle().
 void LiveAllocator::on_event(const PolicyEvent& told) {
   count(told);
-  if (generation_ != g_generation.load(std::memory_order_relaxed)) return;
   gm_event event = {};
   event.kind = told.kind;
   event.flags = told.flags;

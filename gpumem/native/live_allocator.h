@@ -75,6 +75,10 @@ class LiveAllocator : private EventSink {
   // Gives everything back to the driver, live blocks too.
   void close();
 
+  // True in a process forked from the one that made it: CUDA does not live on there, and the lock may be held for good.
+  // Such an allocator takes blocks back without a word and serves nothing; it must not be destroyed.
+  bool is_inherited() const;
+
   // Counts now and as they were when accumulated counts were last reset.
   void take_statistics(LiveStatistics* now, LiveStatistics* base, IdleMeasure* idle, uint64_t* max_split_bytes);
   void reset_peaks();
@@ -108,7 +112,7 @@ class LiveAllocator : private EventSink {
   CudaDevice* cuda_ = nullptr;            // device_, if it is one
   SimulatedDevice* simulated_ = nullptr;  // device_, if it is one
   uint8_t ordinal_;
-  uint32_t generation_;  // of the process it was made in: a forked child's frees say nothing
+  uint32_t generation_;  // of the process it was made in
   Policy policy_;
   LiveCounts counts_;
   LiveStatistics base_;

@@ -71,12 +71,8 @@ void TraceFollower::follow_one(bool at_end) {
     case GM_FREE:
     case GM_FREE_REQUESTED:
       return follow_free(event);
-    case GM_EMPTY_CACHE: {
-      ++next_;
-      ++result_.events;
-      expect(policy_.empty_cache(), "empty_cache");
-      return;
-    }
+    case GM_EMPTY_CACHE:
+      return follow_empty_cache(at_end);
     default: {
       Group group = find_group(at_end);
       is_waiting_ = !group.is_complete;
@@ -97,13 +93,33 @@ void TraceFollower::follow_free(const RecordedEvent& event) {
   if (policy_.free(event.address) != Outcome::kOk) part(PolicyEvent(), "no live block begins at this address");
 }
 
-TraceFollower::Group TraceFollower::find_group(bool at_end) const {
+// A recorded call: the policy completes and releases what stands behind it, all of that and nothing else.
+void TraceFollower::follow_empty_cache(bool at_end) {
+  Group group = find_released(next_ + 1);
+  is_waiting_ = group.released_end == events_.size() && !at_end;
+  if (is_waiting_) return;
+  free_released_pools(group);
+  ++next_;
+  ++result_.events;
+  expect(policy_.empty_cache(), "empty_cache");
+  if (next_ < group.released_end) part(PolicyEvent(), "the call gave more back when recorded");
+  ++result_.decisions;
+}
+
+// Completions and releases from `first` on.
+TraceFollower::Group TraceFollower::find_released(size_t first) const {
   Group group;
-  size_t i = next_;
+  size_t i = first;
   while (i < events_.size() && events_[i].kind == GM_FREE_COMPLETED) ++i;
   group.completed_end = i;
   while (i < events_.size() && is_release(events_[i].kind)) ++i;
   group.released_end = i;
+  return group;
+}
+
+TraceFollower::Group TraceFollower::find_group(bool at_end) const {
+  Group group = find_released(next_);
+  size_t i = group.released_end;
   for (; i < events_.size(); ++i) {
     uint8_t kind = events_[i].kind;
     group.has_request = kind == GM_ALLOC || kind == GM_OOM;

@@ -121,6 +121,8 @@ class TraceFollower : private Device, private EventSink {
   void follow_free(const RecordedEvent& event);
   void follow_request(const Group& group);
   void follow_release(const Group& group);
+  void follow_empty_cache(bool at_end);
+  Group find_released(size_t first) const;
   Group find_group(bool at_end) const;
   const RecordedEvent* next_event() const { return next_ < events_.size() ? &events_[next_] : nullptr; }
   [[noreturn]] void part(const PolicyEvent& got, const std::string& reason);

@@ -42,9 +42,11 @@ Prepared& prepared() {
   return *kept;
 }
 
+// None in a forked child, where PyTorch would have to start CUDA anew.
 LiveAllocator* find_allocator(int device) {
   if (device < 0 || device >= kDevicesMax) return nullptr;
-  return g_allocators[static_cast<size_t>(device)].load(std::memory_order_acquire);
+  LiveAllocator* found = g_allocators[static_cast<size_t>(device)].load(std::memory_order_acquire);
+  return found && !found->is_inherited() ? found : nullptr;
 }
 
 uint64_t limit_by_fraction(double fraction, uint64_t memory_bytes) {
@@ -122,8 +124,8 @@ gpumem::PoolId pool_of(const TorchPool& pool) {
 
 template <typename Body>
 void for_each_allocator(Body body) {
-  for (auto& place : g_allocators)
-    if (LiveAllocator* allocator = place.load(std::memory_order_acquire)) body(*allocator);
+  for (int device = 0; device < kDevicesMax; ++device)
+    if (LiveAllocator* allocator = find_allocator(device)) body(*allocator);
 }
 
 }  // namespace

@@ -143,6 +143,33 @@ def test_a_smaller_card_is_pretended_by_memory_bytes(driver: Path) -> None:
     )
 
 
+def test_a_call_makes_its_context_current_and_leaves_the_program_s_own(driver: Path) -> None:
+    check(
+        driver,
+        """
+        from gpumem import memory
+        driver.pretend_card(64 * MIB, 2)
+        with gpumem.Allocator("cuda", 0) as first, gpumem.Allocator("cuda", 1) as second:
+            for current in (-1, 0, 1):
+                driver.pretend_current(current)
+                depth = driver.pretend_depth()
+                for allocator in (first, second):
+                    allocator.free(allocator.alloc(3 * MIB))
+                    allocator.empty_cache()
+                    assert allocator.mem_get_info() == (64 * MIB, 64 * MIB)
+                assert driver.pretend_depth() == depth
+                assert memory.current_device() == max(current, 0)
+            driver.pretend_failure(b"cuCtxPushCurrent", 700)
+            try:
+                first.alloc(1)
+                raise SystemExit("it did not fail")
+            except DeviceFailed as error:
+                assert "allocating a segment: cuCtxPushCurrent: CUDA_ERROR_ILLEGAL_ADDRESS" in str(error), error
+            assert used() == 0 and first.alloc(1)
+        """,
+    )
+
+
 def test_figures_are_of_the_gpu_whose_context_is_current(driver: Path) -> None:
     check(
         driver,

@@ -2,14 +2,16 @@
 //
 // Holds callers to the driver's manners and ends the process with a sentence when they are broken: a context must be
 // current, memory may only be asked for in relaxed mode while a stream is captured, ranges are given back as they were
-// taken. Tests reach it through the pretend_* functions.
+// taken. Any thread may call, as with a real one. Tests reach it through the pretend_* functions.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -51,9 +53,17 @@ State& state() {
   return *kept;
 }
 
-thread_local void* current = nullptr;
-thread_local int depth = 0;
-thread_local int capture_mode = 0;  // global
+std::mutex& driver_mutex() {
+  static std::mutex* kept = new std::mutex;
+  return *kept;
+}
+
+thread_local std::vector<void*> contexts;  // pushed on this thread, the current one last
+thread_local int capture_mode = 0;         // global
+
+void* current() {
+  return contexts.empty() ? nullptr : contexts.back();
+}
 
 void require(bool condition, const char* sentence) {
   if (condition) return;
@@ -69,7 +79,7 @@ int failure_of(const char* call) {
 }
 
 void check_call(bool changes_memory) {
-  require(current != nullptr, "no context is current");
+  require(current() != nullptr, "no context is current");
   if (changes_memory) require(!state().is_captured || capture_mode == 2, "memory was touched during a capture");
 }
 
@@ -84,29 +94,36 @@ int take(size_t bytes) {
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT void pretend_card(size_t card_bytes, int device_count) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   state().card_bytes = card_bytes;
   state().device_count = device_count;
 }
 EXPORT size_t pretend_used_bytes() {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   return state().used_bytes;
 }
 EXPORT int pretend_retained() {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   return state().retained;
 }
 EXPORT int pretend_depth() {
-  return depth;
+  return static_cast<int>(contexts.size());
 }
 // As the program's own runtime does: a device's context is current on this thread; -1 none.
 EXPORT void pretend_current(int device) {
-  current = device < 0 ? nullptr : reinterpret_cast<void*>(static_cast<uintptr_t>(0x1000 + device));
+  contexts.clear();
+  if (device >= 0) contexts.push_back(reinterpret_cast<void*>(static_cast<uintptr_t>(0x1000 + device)));
 }
 EXPORT void pretend_capture(int is_captured) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   state().is_captured = is_captured != 0;
 }
 EXPORT void pretend_finish(uint64_t stream) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   state().done[stream] = state().queued[stream];
 }
 EXPORT void pretend_failure(const char* call, int result) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   state().failing = call;
   state().failure = result;
 }
@@ -123,6 +140,7 @@ EXPORT int cuGetErrorString(int result, const char** text) {
   return kSuccess;
 }
 EXPORT int cuDeviceGetCount(int* count) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   *count = state().device_count;
   return kSuccess;
 }
@@ -139,6 +157,7 @@ EXPORT int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
   return kSuccess;
 }
 EXPORT int cuDeviceTotalMem_v2(size_t* bytes, int) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   *bytes = state().card_bytes;
   return kSuccess;
 }
@@ -147,33 +166,36 @@ EXPORT int cuDeviceGetAttribute(int* value, int, int) {
   return kSuccess;
 }
 EXPORT int cuDevicePrimaryCtxRetain(void** context, int device) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   ++state().retained;
   *context = reinterpret_cast<void*>(static_cast<uintptr_t>(0x1000 + device));
   return failure_of("cuDevicePrimaryCtxRetain");
 }
 EXPORT int cuDevicePrimaryCtxRelease_v2(int) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   --state().retained;
   return kSuccess;
 }
 EXPORT int cuCtxGetCurrent(void** context) {
-  *context = current;
+  *context = current();
   return kSuccess;
 }
 EXPORT int cuCtxGetDevice(int* device) {
-  if (!current) return kInvalidValue;
-  *device = static_cast<int>(reinterpret_cast<uintptr_t>(current) - 0x1000);
+  if (!current()) return kInvalidValue;
+  *device = static_cast<int>(reinterpret_cast<uintptr_t>(current()) - 0x1000);
   return kSuccess;
 }
 EXPORT int cuCtxPushCurrent_v2(void* context) {
-  require(current == nullptr, "another context is current");
-  current = context;
-  ++depth;
+  std::lock_guard<std::mutex> lock(driver_mutex());
+  require(current() != context, "a context was pushed that is current");
+  if (int result = failure_of("cuCtxPushCurrent")) return result;
+  contexts.push_back(context);
   return kSuccess;
 }
 EXPORT int cuCtxPopCurrent_v2(void** context) {
-  *context = current;
-  current = nullptr;
-  --depth;
+  require(!contexts.empty(), "a context was popped where none is current");
+  *context = current();
+  contexts.pop_back();
   return kSuccess;
 }
 EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) {
@@ -184,6 +206,7 @@ EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) {
 }
 
 EXPORT int cuMemAlloc_v2(Address* address, size_t bytes) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
   if (int result = failure_of("cuMemAlloc")) return result;
   if (int result = take(bytes)) return result;
@@ -193,6 +216,7 @@ EXPORT int cuMemAlloc_v2(Address* address, size_t bytes) {
   return kSuccess;
 }
 EXPORT int cuMemFree_v2(Address address) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
   if (int result = failure_of("cuMemFree")) return result;
   auto segment = state().segments.find(address);
@@ -202,12 +226,14 @@ EXPORT int cuMemFree_v2(Address address) {
   return kSuccess;
 }
 EXPORT int cuMemGetInfo_v2(size_t* free_bytes, size_t* card_bytes) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(false);
   *free_bytes = state().card_bytes - state().used_bytes;
   *card_bytes = state().card_bytes;
   return failure_of("cuMemGetInfo");
 }
 EXPORT int cuMemAddressReserve(Address* address, size_t bytes, size_t, Address, unsigned long long) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
   require(bytes % kGranule == 0, "a reservation is no multiple of the granule");
   state().next -= bytes;
@@ -216,6 +242,7 @@ EXPORT int cuMemAddressReserve(Address* address, size_t bytes, size_t, Address, 
   return kSuccess;
 }
 EXPORT int cuMemAddressFree(Address address, size_t bytes) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
   auto range = state().reservations.find(address);
   require(range != state().reservations.end() && range->second == bytes, "a reservation was freed otherwise than made");
@@ -225,6 +252,7 @@ EXPORT int cuMemAddressFree(Address address, size_t bytes) {
   return kSuccess;
 }
 EXPORT int cuMemCreate(Address* handle, size_t bytes, const void* properties, unsigned long long) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
   int fields[4];
   std::memcpy(fields, properties, sizeof fields);
@@ -237,6 +265,7 @@ EXPORT int cuMemCreate(Address* handle, size_t bytes, const void* properties, un
   return kSuccess;
 }
 EXPORT int cuMemRelease(Address handle) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
   require(state().handles.count(handle) == 1, "a handle was released that is none");
   bool is_mapped = state().handles[handle] == 0;
@@ -245,6 +274,7 @@ EXPORT int cuMemRelease(Address handle) {
   return kSuccess;
 }
 EXPORT int cuMemMap(Address address, size_t bytes, size_t, Address handle, unsigned long long) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
   require(state().handles[handle] == bytes, "a page was mapped with other bytes than it has");
   require(state().pages.count(address) == 0, "a page was mapped over another");
@@ -254,6 +284,7 @@ EXPORT int cuMemMap(Address address, size_t bytes, size_t, Address handle, unsig
   return kSuccess;
 }
 EXPORT int cuMemUnmap(Address address, size_t bytes) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
   auto page = state().pages.find(address);
   require(page != state().pages.end() && page->second == bytes, "a page was unmapped otherwise than mapped");
@@ -263,6 +294,7 @@ EXPORT int cuMemUnmap(Address address, size_t bytes) {
   return kSuccess;
 }
 EXPORT int cuMemSetAccess(Address address, size_t bytes, const void* descriptions, size_t count) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
   int fields[3];
   std::memcpy(fields, descriptions, sizeof fields);
@@ -289,6 +321,7 @@ EXPORT int cuEventDestroy_v2(Event* event) {
   return kSuccess;
 }
 EXPORT int cuEventRecord(Event* event, void* stream) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
   if (int result = failure_of("cuEventRecord")) return result;
   event->stream = reinterpret_cast<uintptr_t>(stream);
@@ -296,16 +329,19 @@ EXPORT int cuEventRecord(Event* event, void* stream) {
   return kSuccess;
 }
 EXPORT int cuEventQuery(Event* event) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
   if (int result = failure_of("cuEventQuery")) return result;
   return state().done[event->stream] >= event->work ? kSuccess : kNotReady;
 }
 EXPORT int cuEventSynchronize(Event* event) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
   if (state().done[event->stream] < event->work) state().done[event->stream] = event->work;
   return kSuccess;
 }
 EXPORT int cuStreamSynchronize(void* stream) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(false);
   if (reinterpret_cast<uintptr_t>(stream) == 0xbad) return kInvalidValue;
   state().done[reinterpret_cast<uintptr_t>(stream)] = state().queued[reinterpret_cast<uintptr_t>(stream)];

@@ -23,7 +23,7 @@ from gpumem.analyses.page_sites import PageSites, list_sites
 from gpumem.analyses.summary import DeviceSummary, TraceSummary, summarise_trace
 from gpumem.heap.scan import scan_trace
 from gpumem.trace.model import Frame, Mark, Trace
-from gpumem.vocabulary import DeviceOrdinal, EventIndex
+from gpumem.vocabulary import DeviceOrdinal, EventIndex, MarkKind
 
 BUCKETS = 700
 """Buckets of the curves on each axis, of a page with few views."""
@@ -91,6 +91,11 @@ class PageFindings:
     sites: PageSites
     views_left_out: int
 
+    @property
+    def first_view(self) -> int:
+        """The view that reserved the most, which is looked at first."""
+        return max(range(len(self.views)), key=lambda at: (_reserved(self.views[at]), -at), default=0)
+
 
 @dataclass(frozen=True, slots=True)
 class Detail:
@@ -136,9 +141,17 @@ def find_page(
     return PageFindings(found, drawn, list_sites(_named(drawn)), len(views) - len(drawn))
 
 
+def _reserved(view: PageView) -> int:
+    figures = view.summary.reserved_bytes
+    return figures.peak if figures.peak is not None else figures.peak_recorded or 0
+
+
 def _marks(trace: Trace) -> tuple[Sequence[Mark], int]:
-    """The first marks, steps among them only as far as there is room."""
-    return trace.marks[:MARKS_KEPT], len(trace.marks)
+    """The first named marks, and of many steps every second, third or so; and how many there are of both."""
+    named = [mark for mark in trace.marks if mark.kind is MarkKind.MARK][: MARKS_KEPT // 2]
+    steps = [mark for mark in trace.marks if mark.kind is MarkKind.STEP]
+    thinned = steps[:: max(1, -(-len(steps) // (MARKS_KEPT // 2)))]
+    return sorted([*named, *thinned], key=lambda mark: (mark.event, mark.time_ns)), len(trace.marks)
 
 
 def _find_views(trace: Trace, number: int, summary: TraceSummary, detail: Detail) -> Iterator[PageView]:

@@ -19,9 +19,11 @@ def environment_section(page: PageFindings) -> Html:
     """The facts of each trace as a list of names and values."""
     lists = []
     for trace in page.traces:
-        heading = [tag("h3", foreign(trace.summary.path))] if len(page.traces) > 1 else []
         rows = [tag("div", tag("dt", name), tag("dd", value)) for name, value in _facts(trace.summary)]
-        lists.append(tag("div", *heading, tag("dl", *rows, class_="facts"), class_="environment"))
+        facts = tag("dl", *rows, class_="facts")
+        if len(page.traces) > 1:
+            facts = tag("details", tag("summary", foreign(trace.summary.path)), facts)
+        lists.append(facts)
     return tag("section", tag("h2", "Environment and recording"), *lists, id="environment")
 
 

@@ -22,7 +22,7 @@ PINNED_SHOWN = 3
 def ledger_section(page: PageFindings) -> Html:
     """The ledgers of the views that have one, of which the scripts show one."""
     ledgers = [
-        tag("div", *_ledger(view.ledger), data_view=str(number), hidden=number > 0)
+        tag("div", *_ledger(view.ledger), data_view=str(number), hidden=number != page.first_view)
         for number, view in enumerate(page.views)
         if view.ledger is not None
     ]

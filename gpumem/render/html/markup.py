@@ -9,7 +9,9 @@ import html
 
 from gpumem.render.text import printable
 
-TEXT_CHARACTERS_MAX = 400
+TEXT_CHARACTERS_MAX = 240
+NAME_CHARACTERS_MAX = 48
+"""Of a name inside a sentence."""
 
 
 class Html(str):
@@ -35,11 +37,20 @@ def join(parts: list[Html]) -> Html:
 
 def foreign(text: str) -> str:
     """A name from a trace as it is shown: visible characters, and no longer than a person would read."""
-    shown = printable(text)
-    if len(shown) <= TEXT_CHARACTERS_MAX:
-        return shown
-    half = TEXT_CHARACTERS_MAX // 2
-    return f"{shown[:half]}…{shown[-half:]}"
+    return shortened(printable(text), TEXT_CHARACTERS_MAX)
+
+
+def short_name(text: str) -> str:
+    """A name from a trace inside a sentence."""
+    return shortened(printable(text), NAME_CHARACTERS_MAX)
+
+
+def shortened(text: str, characters: int) -> str:
+    """`text` with its middle left out where it is longer than `characters`."""
+    if len(text) <= characters:
+        return text
+    half = characters // 2
+    return f"{text[:half]}…{text[len(text) - half + 1 :]}"
 
 
 def _attribute(key: str, value: str | bool) -> str:

@@ -14,15 +14,15 @@ from gpumem.render.html.verdict import Figure, card_name, key_figures, most, oom
 from gpumem.units import counted, format_bytes, format_duration, format_share
 
 NAVIGATION = (
-    ("verdict", "Verdict"),
     ("ranks", "Processes"),
+    ("verdict", "Verdict"),
+    ("diff", "Changes"),
     ("over-time", "Over time"),
     ("peak", "Peak"),
     ("sites", "Sites"),
     ("allocations", "Allocations"),
     ("heap", "Heap"),
     ("ledger", "nvidia-smi"),
-    ("diff", "Diff"),
     ("environment", "Environment"),
 )
 """Sections by id; gm.js hides the links of those that a page lacks."""
@@ -49,11 +49,16 @@ def view_label(page: PageFindings, view: PageView) -> str:
     return f"{rank}{foreign(trace.path.rsplit('/', 1)[-1])}, {device}"
 
 
+def title_section(page: PageFindings) -> Html:
+    """What the page is of, and what a reader must know of the recording."""
+    return tag("section", tag("h1", _what(page)), *_notes(page), id="title")
+
+
 def verdict_section(page: PageFindings) -> Html:
     """Three sentences and the figures of each view; the scripts show one view at a time."""
     if not page.views:
         text = "No device was used: nothing was allocated."
-        return tag("section", tag("h1", _what(page)), *_notes(page), tag("p", text, class_="verdict"), id="verdict")
+        return tag("section", tag("p", text, class_="verdict"), id="verdict")
     views = [
         tag(
             "div",
@@ -62,15 +67,21 @@ def verdict_section(page: PageFindings) -> Html:
             _advice(page, view),
             tag("dl", *map(_figure, key_figures(view.summary)), class_="figures"),
             data_view=str(number),
-            hidden=number > 0,
+            hidden=number != page.first_view,
         )
         for number, view in enumerate(page.views)
     ]
-    return tag("section", tag("h1", _what(page)), *_notes(page), *views, id="verdict")
+    return tag("section", *views, id="verdict")
 
 
 def ranks_section(page: PageFindings) -> Html:
     """A row for each view: whose it is, its peaks; picking one shows it below."""
+    first = page.views[page.first_view]
+    share = format_share(most(first.summary.reserved_bytes), first.summary.facts.capacity_bytes or 0)
+    text = (
+        f"{view_label(page, first)} reserved the most: {format_bytes(most(first.summary.reserved_bytes))}, {share} of "
+        "its card. It is shown below; pick another here."
+    )
     head = ("Process", "Device", "Held at most", "Reserved at most", "Of the card", "Out of memory")
     rows = [
         tag(
@@ -88,6 +99,7 @@ def ranks_section(page: PageFindings) -> Html:
     return tag(
         "section",
         tag("h2", "Processes and devices"),
+        tag("p", text, class_="verdict"),
         tag(
             "div",
             tag("table", tag("thead", tag("tr", *(tag("th", word) for word in head))), tag("tbody", *rows)),
@@ -163,7 +175,10 @@ def _figure(figure: Figure) -> Html:
 def _view_switch(page: PageFindings) -> Html:
     if len(page.views) < 2:
         return NOTHING
-    options = [tag("option", view_label(page, view), value=str(n)) for n, view in enumerate(page.views)]
+    options = [
+        tag("option", view_label(page, view), value=str(n), selected=n == page.first_view)
+        for n, view in enumerate(page.views)
+    ]
     return tag("label", "Shown: ", tag("select", *options, id="view-switch"))
 
 

@@ -18,7 +18,7 @@ from gpumem.render.html.environment import environment_section
 from gpumem.render.html.ledger import ledger_section
 from gpumem.render.html.licence import PLOTLY_NOTICE
 from gpumem.render.html.markup import NOTHING, Html, foreign, join, tag
-from gpumem.render.html.overview import header, ranks_section, verdict_section
+from gpumem.render.html.overview import header, ranks_section, title_section, verdict_section
 from gpumem.render.html.page_json import pack_page
 from gpumem.render.html.payload import compress
 from gpumem.render.html.preview import curves_preview
@@ -31,11 +31,12 @@ STYLES = ("page.css", "canvas.css")
 def render_page(page: PageFindings) -> str:
     """The page as text, the same for the same findings."""
     scripts = ["(() => {\n" + _asset(name) + "\n})();" for name in SCRIPTS]
-    plotly = _plotly_script()
+    plotly = _plotly_script() if _has_figures(page) else ""
+    policy = _policy([*scripts, plotly] if plotly else scripts)
     head = join(
         [
             Html('<meta charset="utf-8">'),
-            Html(f'<meta http-equiv="Content-Security-Policy" content="{_policy([*scripts, plotly])}">'),
+            Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
             Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
             tag("title", _title(page)),
             Html(f"<style>{''.join(map(_asset, STYLES))}</style>"),
@@ -47,8 +48,8 @@ def render_page(page: PageFindings) -> str:
             tag("main", *_sections(page)),
             _selection_bar(),
             _footer(plotly),
-            Html(f'<script type="text/plain" id="gm-payload">{pack_page(page)}</script>\n'),
-            Html(f'<script type="text/plain" id="gm-plotly">{compress(plotly.encode("utf-8"))}</script>\n'),
+            _packed("gm-payload", pack_page(page)),
+            _packed("gm-plotly", _packed_plotly()) if plotly else NOTHING,
             *(Html(f"<script>{script}</script>\n") for script in scripts),
         ]
     )
@@ -57,12 +58,14 @@ def render_page(page: PageFindings) -> str:
 
 def _sections(page: PageFindings) -> Sequence[Html]:
     """The sections in the order of the page; figures are drawn into elements with data-figure."""
-    sections = [verdict_section(page)]
-    if len(page.traces) > 1 or len(page.views) > 2:
+    sections = [title_section(page)]
+    if len(page.traces) > 1 and len(page.views) > 1:
         sections.append(ranks_section(page))
+    sections.append(verdict_section(page))
+    if _has_figures(page):
+        sections.append(_figure_section("over-time", "Memory over time", "curves", _preview(page)))
     if any(view.curves is not None for view in page.views):
         sections += [
-            _figure_section("over-time", "Memory over time", "curves", _preview(page)),
             _figure_section("peak", "The peak by call", "flame"),
             _figure_section("sites", "Sites", "sites"),
             _figure_section("allocations", "The largest allocations", "bands"),
@@ -74,8 +77,13 @@ def _sections(page: PageFindings) -> Sequence[Html]:
     return sections
 
 
+def _has_figures(page: PageFindings) -> bool:
+    """Whether there is anything to draw."""
+    return any(view.curves is not None or len(view.readings.event) for view in page.views)
+
+
 def _preview(page: PageFindings) -> Html:
-    view = page.views[0]
+    view = page.views[page.first_view]
     return curves_preview(view, page.traces[view.trace].summary.meta.duration_ns)
 
 
@@ -106,12 +114,20 @@ def _selection_bar() -> Html:
     )
 
 
+def _packed(name: str, content: str) -> Html:
+    """A part that gm.js unpacks; base64 cannot end the element."""
+    return Html(f'<script type="text/plain" id="{name}">{content}</script>\n')
+
+
 def _footer(plotly: str) -> Html:
+    said = tag("p", "This file holds everything it shows and loads nothing from anywhere.")
+    if not plotly:
+        return tag("footer", said)
     match = re.search(r"plotly\.js v(\S+)\s*\*\s*Copyright (\d+-\d+)", plotly)
     version, years = (match[1], match[2]) if match else ("", "2012-2026")
     return tag(
         "footer",
-        tag("p", "This file holds everything it shows and loads nothing from anywhere."),
+        said,
         tag(
             "details",
             tag("summary", f"Drawn with plotly.js {version}, MIT licence"),
@@ -136,6 +152,11 @@ def _sha256(script: str) -> str:
 @cache
 def _asset(name: str) -> str:
     return (files("gpumem.render.html") / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _packed_plotly() -> str:
+    return compress(_plotly_script().encode("utf-8"))
 
 
 @cache

@@ -28,6 +28,7 @@ def pack_page(page: PageFindings) -> str:
     payload = Payload()
     document: dict[str, Json] = {
         "schema": SCHEMA,
+        "first_view": page.first_view,
         "sites": [None if site is None else frame_text(site) for site in page.sites.sites],
         "traces": [_trace(trace) for trace in page.traces],
         "views": [_view(page, view, payload) for view in page.views],

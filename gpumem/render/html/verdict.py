@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpumem.analyses.oom_rule import OomVerdict
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak
-from gpumem.render.html.markup import foreign
+from gpumem.render.html.markup import short_name
 from gpumem.render.oom_words import finding_command, finding_text, verdict_text
 from gpumem.trace.model import Frame
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
@@ -32,14 +32,14 @@ class Figure:
 
 def card_name(device: DeviceSummary) -> str:
     """The card as a person would call it."""
-    return foreign(device.facts.name) if device.facts.name else f"device {device.facts.device}"
+    return short_name(device.facts.name) if device.facts.name else f"device {device.facts.device}"
 
 
 def site_name(site: Frame | None) -> str:
     """A site in running text."""
     if site is None:
         return "code without a Python stack"
-    return f"{foreign(site.function)} ({foreign(site.file.rsplit('/', 1)[-1])}:{site.line})"
+    return f"{short_name(site.function)} ({short_name(site.file.rsplit('/', 1)[-1])}:{site.line})"
 
 
 def verdict_sentences(device: DeviceSummary, oom: OomVerdict | None) -> list[str]:

@@ -63,6 +63,11 @@ class Curves {
     return settings.axis === "time" ? Float64Array.from(group.time_ns, (ns) => ns / this.unit) : group.event;
   }
 
+  /* The same, and the end of the trace: levels stay as the last event left them. */
+  untilEnd(group) {
+    return [...this.x(group), settings.axis === "time" ? this.trace.duration_ns / this.unit : Math.max(0, this.trace.events - 1)];
+  }
+
   redraw() {
     const { traces, rows } = this.parts();
     this.drawn = traces;
@@ -97,14 +102,14 @@ class Curves {
 
   curveTraces() {
     if (!this.curves) return [];
-    const x = this.x(this.curves);
-    const traces = [line("reserved", x, this.curves.reserved_bytes, "reserved", { fill: "tozeroy", fillcolor: alpha("reserved", 0.14) })];
-    if (this.curves.pending_bytes.some((bytes) => bytes)) traces.push(line("active", x, this.active, "active", { line: { dash: "dot" } }));
-    traces.push(line(this.word, x, this.curves.held_bytes, "allocated", { fill: "tozeroy", fillcolor: alpha("allocated", 0.3) }));
+    const x = this.untilEnd(this.curves);
+    const traces = [line("reserved", x, withLast(this.curves.reserved_bytes), "reserved", { fill: "tozeroy", fillcolor: alpha("reserved", 0.14) })];
+    if (this.curves.pending_bytes.some((bytes) => bytes)) traces.push(line("active", x, withLast(this.active), "active", { line: { dash: "dot" } }));
+    traces.push(line(this.word, x, withLast(this.curves.held_bytes), "allocated", { fill: "tozeroy", fillcolor: alpha("allocated", 0.3) }));
     const at = this.shares ? this.shares.sites.indexOf(GM.state.site) : -1;
     if (at >= 0) {
       const colour = GM.colour("error");
-      traces.push(line("marked site", this.x(this.shares), this.shares.held_bytes[at], "error", { fill: "tozeroy", fillcolor: colour, line: { width: 1 } }));
+      traces.push(line("marked site", this.untilEnd(this.shares), withLast(this.shares.held_bytes[at]), "error", { fill: "tozeroy", fillcolor: colour, line: { width: 1 } }));
     }
     return traces;
   }
@@ -112,16 +117,16 @@ class Curves {
   siteTraces() {
     const { sites, held_bytes: columns } = this.shares;
     const chosen = sites.map((_, at) => at).filter((at) => at < SITES_STACKED || sites[at] === GM.state.site);
-    const x = this.x(this.shares);
+    const x = this.untilEnd(this.shares);
     const rest = Float64Array.from(this.heldAtShares, (held, row) => chosen.reduce((left, at) => left - columns[at][row], held));
     const marked = GM.state.site;
     const layer = (site, y, colour, name) => ({
       type: "scatter", mode: "lines", x, y, name, stackgroup: "sites", hoverinfo: "none", meta: { site },
       line: { width: 0.5, color: colour, shape: "hv" }, fillcolor: withAlpha(colour, marked === null || marked === site ? 0.85 : 0.2),
     });
-    const traces = chosen.map((at) => layer(sites[at], columns[at], GM.siteColour(sites[at]), GM.siteText(sites[at])));
-    if (rest.some((bytes) => bytes > 0)) traces.push(layer(null, rest, GM.colour("idle"), `${GM.counted(Math.max(1, this.view.site_count - chosen.length), "other site")}`));
-    if (this.curves) traces.push(line("reserved", this.x(this.curves), this.curves.reserved_bytes, "reserved"));
+    const traces = chosen.map((at) => layer(sites[at], withLast(columns[at]), GM.siteColour(sites[at]), GM.siteText(sites[at])));
+    if (rest.some((bytes) => bytes > 0)) traces.push(layer(null, withLast(rest), GM.colour("idle"), `${GM.counted(Math.max(1, this.view.site_count - chosen.length), "other site")}`));
+    if (this.curves) traces.push(line("reserved", this.untilEnd(this.curves), withLast(this.curves.reserved_bytes), "reserved"));
     return traces;
   }
 
@@ -265,6 +270,10 @@ class Curves {
 }
 
 /* ---- small parts ---- */
+
+function withLast(values) {
+  return [...values, values.length ? values[values.length - 1] : 0];
+}
 
 function line(name, x, y, colour, more = {}) {
   const drawn = GM.colour(colour);

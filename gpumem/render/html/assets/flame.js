@@ -69,7 +69,7 @@ class Flame {
     if (at === 0) return `the peak: ${GM.bytes(this.nodes.bytes[0])}`;
     const frame = this.frame(at);
     if (!frame) return this.nodes.rest[at] ? "smaller ones" : "no Python stack";
-    const function_name = frame.function.length > 60 ? `${frame.function.slice(0, 59)}…` : frame.function;
+    const function_name = GM.short(frame.function, 56);
     if (isShort) return function_name;
     return `${function_name} (${GM.fileName(frame.file)}:${frame.line})`;
   }

@@ -82,12 +82,13 @@ GM.duration = (ns) => {
   return `${sign}${magnitude} ns`;
 };
 
-GM.fileName = (file) => file.split("/").slice(-2).join("/");
+GM.short = (text, characters) => (text.length <= characters ? text : `${text.slice(0, characters >> 1)}…${text.slice(1 - (characters >> 1))}`);
+GM.fileName = (file) => GM.short(file.split("/").slice(-2).join("/"), 48);
 GM.frameText = (frame) => `${frame.function} (${frame.file}:${frame.line})`;
 
 GM.siteText = (number) => {
   const found = GM.page.sites[number];
-  return found ? `${found.function} (${GM.fileName(found.file)}:${found.line})` : "no Python stack";
+  return found ? `${GM.short(found.function, 56)} (${GM.fileName(found.file)}:${found.line})` : "no Python stack";
 };
 
 GM.siteTitle = (number) => {

@@ -40,10 +40,10 @@ async function start() {
   wireSwitches();
   await painted();
   await GM.load();
-  if (GM.page.views.length) {
+  if (document.getElementById("gm-plotly")) {
     await GM.loadPlotly();
     wirePrinting();
-    GM.showView(0);
+    GM.showView(GM.page.first_view);
     GM.drawFigures();
   }
   GM.finish();

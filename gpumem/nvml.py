@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -53,6 +54,23 @@ class ProcessFigures:
 
     process_bytes: int | Unavailable
     other_processes_bytes: int | Unavailable
+
+
+class ProcessKind(Enum):
+    """In which of NVML's lists a process stands."""
+
+    COMPUTE = "compute"
+    GRAPHICS = "graphics"
+    MPS = "mps"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedProcess:
+    """A process on a device as NVML lists it, once however many lists it stands in; None where bytes are hidden."""
+
+    pid: int
+    held_bytes: int | None
+    kinds: frozenset[ProcessKind]
 
 
 class NvmlLibrary(Protocol):
@@ -109,10 +127,28 @@ class Nvml:
 
         `own_expected`: the process holds memory of a device, so that it must be listed unless pids are foreign.
         """
-        held = self._read_process_bytes(self._handles[device.index])
-        if isinstance(held, Unavailable):
-            return ProcessFigures(held, held)
+        listed = self.read_listed(device)
+        if isinstance(listed, Unavailable):
+            return ProcessFigures(listed, listed)
+        held = {one.pid: one.held_bytes for one in listed}
         return measure_processes(held, own_pids, own_expected=own_expected)
+
+    def read_listed(self, device: NvmlDevice) -> list[ListedProcess] | Unavailable:
+        """The processes on `device` over all kinds that NVML lists, in the order of its lists."""
+        handle = self._handles[device.index]
+        compute = self._call(partial(_list_processes, self._library.nvmlDeviceGetComputeRunningProcesses, handle))
+        if isinstance(compute, Unavailable):
+            return compute
+        found: dict[int, ListedProcess] = {}
+        for kind, listed in ((ProcessKind.COMPUTE, compute), *self._read_further_lists(handle)):
+            for process in listed:
+                # A process can stand in several lists, with the same figure in each.
+                pid, figure = int(process.pid), process.usedGpuMemory
+                is_known = figure is not None and figure != NOT_AVAILABLE
+                before = found.get(pid, ListedProcess(pid, None, frozenset()))
+                held_bytes = int(figure) if is_known else before.held_bytes
+                found[pid] = ListedProcess(pid, held_bytes, before.kinds | {kind})
+        return list(found.values())
 
     def _read_device(self, index: int) -> NvmlDevice | Unavailable:
         def read() -> NvmlDevice:
@@ -132,29 +168,18 @@ class Nvml:
         missing = Unavailable(f"used and reserved cannot be told apart: {reason}")
         return MemoryFigures(_figure(figures.total), missing, _figure(figures.free), missing)
 
-    def _read_process_bytes(self, handle: Handle) -> dict[int, int | None] | Unavailable:
-        """Bytes by pid over the kinds of processes NVML lists; None where the driver hides them."""
-        compute = self._call(partial(_list_processes, self._library.nvmlDeviceGetComputeRunningProcesses, handle))
-        if isinstance(compute, Unavailable):
-            return compute
-        held: dict[int, int | None] = {}
-        for listed in (compute, *self._read_further_lists(handle)):
-            for process in listed:
-                # A process can stand in several lists, with the same figure in each.
-                figure = process.usedGpuMemory
-                known = figure is not None and figure != NOT_AVAILABLE
-                held[int(process.pid)] = int(figure) if known else held.get(int(process.pid))
-        return held
-
-    def _read_further_lists(self, handle: Handle) -> list[list[Any]]:
+    def _read_further_lists(self, handle: Handle) -> list[tuple[ProcessKind, list[Any]]]:
         """Graphics and MPS processes, where driver and library list them."""
         lists = []
-        for name in ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"):
+        for kind, name in (
+            (ProcessKind.GRAPHICS, "nvmlDeviceGetGraphicsRunningProcesses"),
+            (ProcessKind.MPS, "nvmlDeviceGetMPSComputeRunningProcesses"),
+        ):
             read: Callable[[Handle], Iterable[Any]] | None = getattr(self._library, name, None)
             if read is not None:
                 listed = self._call(partial(_list_processes, read, handle))
                 if not isinstance(listed, Unavailable):
-                    lists.append(listed)
+                    lists.append((kind, listed))
         return lists
 
     def _call(self, read: Callable[[], Value]) -> Value | Unavailable:

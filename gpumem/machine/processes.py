@@ -1,22 +1,160 @@
-"""Processes as /proc shows them: the pids that this one is known by across namespaces.
+"""Processes as /proc shows them: who they are, who their parents are, which pid namespace they live in.
 
-Owns: reading /proc. Must not know: NVML, traces.
+Owns: reading /proc. Must not know: NVML, traces. `root` is another folder in tests.
+A process that ends while it is read is as if it had never been; what its owner hides from us is None.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+PROC = Path("/proc")
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+"""The kernel's name of the pid namespace that all others are in."""
+JOURNAL_SUFFIX = ".gpumem.journal"
 
-def read_own_pids() -> frozenset[int]:
+_CONTAINER = re.compile(r"\b([0-9a-f]{64})\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process; ids are those of the namespace that /proc belongs to."""
+
+    pid: int
+    namespace_pids: tuple[int, ...]
+    """Its pids from this namespace inwards, as far as /proc says."""
+    parent_pid: int
+    group_pid: int
+    session_pid: int
+    state: str
+    """One letter, as `ps` has it: R running, S sleeping, D waiting, T stopped, Z defunct."""
+    name: str
+    command: tuple[str, ...]
+    """Empty of a kernel thread, a defunct process, or where it is hidden."""
+    user: str
+    container: str | None
+    """The beginning of the id of the container it runs in, by its control group."""
+
+
+def read_own_pids(root: Path = PROC) -> frozenset[int]:
     """Every pid this process is known by, in its own pid namespace and in those around it that /proc shows."""
-    pids = {os.getpid()}
+    return frozenset({os.getpid(), *_read_status_pids(root / "self" / "status", "NSpid")})
+
+
+def has_own_pid_namespace(root: Path = PROC) -> bool | None:
+    """Whether this process lives in a pid namespace of its own, as in a container; None where that is hidden."""
     try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        return os.readlink(root / "self" / "ns" / "pid") != INITIAL_PID_NAMESPACE
     except OSError:
-        return frozenset(pids)
+        return None
+
+
+def read_processes(root: Path = PROC) -> dict[int, Process]:
+    """Every process that /proc lists, by pid."""
+    found = (read_process(int(entry.name), root) for entry in _entries(root) if entry.name.isdecimal())
+    return {process.pid: process for process in found if process is not None}
+
+
+def read_process(pid: int, root: Path = PROC) -> Process | None:
+    """The process with this pid; None where there is none."""
+    folder = root / str(pid)
+    try:
+        stat = (folder / "stat").read_text(encoding="utf-8", errors="surrogateescape")
+        owner = folder.stat().st_uid
+    except OSError:
+        return None
+    # The name stands in brackets and may hold anything, brackets and blanks too.
+    name, _, rest = stat[stat.find("(") + 1 :].rpartition(")")
+    fields = rest.split()
+    if len(fields) < 4:
+        return None
+    return Process(
+        pid=pid,
+        namespace_pids=_read_status_pids(folder / "status", "NSpid") or (pid,),
+        state=fields[0],
+        parent_pid=int(fields[1]),
+        group_pid=int(fields[2]),
+        session_pid=int(fields[3]),
+        name=name,
+        command=_read_command(folder),
+        user=_user_name(owner),
+        container=_read_container(folder),
+    )
+
+
+def find_device_files(pid: int, root: Path = PROC) -> tuple[str, ...] | None:
+    """The NVIDIA device files that a process holds open, by name; None where its owner hides them from us."""
+    try:
+        entries = list((root / str(pid) / "fd").iterdir())
+    except OSError:
+        return None
+    targets = {_link_target(entry) for entry in entries}
+    return tuple(sorted(target for target in targets if target is not None and target.startswith("/dev/nvidia")))
+
+
+def find_journal(pid: int, root: Path = PROC) -> Path | None:
+    """The journal that a process records into, by its mapping of it; None without one, or where that is hidden."""
+    try:
+        maps = (root / str(pid) / "maps").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+    for line in maps.splitlines():
+        if line.endswith(JOURNAL_SUFFIX):
+            path = Path(line[line.index("/") :])
+            # In a container it is another file system's path: seen through the process itself.
+            return path if path.exists() else root / str(pid) / "root" / path.relative_to("/")
+    return None
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(folder.iterdir())
+    except OSError:
+        return
+
+
+def _read_status_pids(path: Path, field: str) -> tuple[int, ...]:
+    try:
+        status = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
     for line in status.splitlines():
-        if line.startswith("NSpid:"):
-            pids.update(int(word) for word in line.split()[1:])
-    return frozenset(pids)
+        if line.startswith(f"{field}:"):
+            return tuple(int(word) for word in line.split()[1:])
+    return ()
+
+
+def _read_command(folder: Path) -> tuple[str, ...]:
+    try:
+        words = (folder / "cmdline").read_bytes().rstrip(b"\0")
+    except OSError:
+        return ()
+    return tuple(word.decode("utf-8", "surrogateescape") for word in words.split(b"\0")) if words else ()
+
+
+def _read_container(folder: Path) -> str | None:
+    try:
+        groups = (folder / "cgroup").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = _CONTAINER.search(groups)
+    return found[1][:12] if found else None
+
+
+def _user_name(owner: int) -> str:
+    try:
+        return pwd.getpwuid(owner).pw_name
+    except KeyError:
+        return str(owner)
+
+
+def _link_target(link: Path) -> str | None:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return None

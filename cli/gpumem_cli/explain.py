@@ -5,43 +5,108 @@ Owns: its flags. Must not know: how findings are made or drawn.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from gpumem.errors import DeviceUnavailable, UsageError
 from gpumem_cli import options
+
+if TYPE_CHECKING:
+    from gpumem.analyses.explain import Explanation
+    from gpumem.machine.holders import MachineNow
 
 
 @click.command()
-@options.trace_argument
+@click.argument("trace", metavar="[TRACE]", required=False)
 @click.option(
     "--at",
     "moment",
     metavar="MOMENT",
     help=f"When: {options.MOMENTS}; without it, the peak, or now while the program runs.",
 )
+@click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="A running process, recorded or not.")
 @options.json_option
 @options.device_option
-def explain(trace: str, moment: str | None, as_json: bool, device: int | None) -> None:
+def explain(trace: str | None, moment: str | None, pid: int | None, as_json: bool, device: int | None) -> None:
     """Say where the bytes go that nvidia-smi shows: a ledger from NVML's figure down to the live requests.
 
-    TRACE is a .gpumem file, the journal of a running or killed program, or a memory snapshot of PyTorch.
+    TRACE is a .gpumem file, the journal of a running or killed program, or a memory snapshot of PyTorch. Without one,
+    the devices of this machine and the processes on them now (--device is NVML's number then): who holds what, children
+    that outlived their program, and what cannot be seen from here. No process is touched.
     """
-    _explain_trace(trace, moment, as_json, device)
+    if trace is not None and pid is not None:
+        raise UsageError("Give a trace or --pid, not both.")
+    if trace is not None:
+        _explain_trace(trace, moment, as_json, device)
+        return
+    if moment is not None and pid is None:
+        raise UsageError("--at names a moment of a recording: give its trace, or --pid of a process being recorded.")
+    _explain_running(pid, moment, as_json, device)
 
 
 def _explain_trace(trace: str, moment: str | None, as_json: bool, device: int | None) -> None:
-    from gpumem.analyses.explain import find_explanation
-    from gpumem.simulate.opening import open_trace
-    from gpumem.trace.moments import parse_moment
     from gpumem_cli.output import print_json, print_page
 
-    opened = open_trace(trace)
-    devices = options.chosen_devices(opened, device)
-    found = find_explanation(opened, None if moment is None else parse_moment(moment), devices=devices)
+    found = _find_explanation(trace, moment, device)
     if as_json:
-        from gpumem.render import json_explain
+        from gpumem.render.json_explain import render_explanation as render_json
 
-        print_json(json_explain.render_explanation(found))
+        print_json(render_json(found))
     else:
         from gpumem.render.terminal.explain import render_explanation
 
         print_page(lambda page: render_explanation(found, page))
+
+
+def _find_explanation(trace: str, moment: str | None, device: int | None) -> Explanation:
+    from gpumem.analyses.explain import find_explanation
+    from gpumem.simulate.opening import open_trace
+    from gpumem.trace.moments import parse_moment
+
+    opened = open_trace(trace)
+    devices = options.chosen_devices(opened, device)
+    return find_explanation(opened, None if moment is None else parse_moment(moment), devices=devices)
+
+
+def _explain_running(pid: int | None, moment: str | None, as_json: bool, device: int | None) -> None:
+    from gpumem.analyses.live import explain_machine
+    from gpumem_cli.output import print_json, print_page
+
+    machine = _read_machine(pid, device)
+    live = explain_machine(machine, pid=pid, device=device if pid is None else None)
+    journal = None if pid is None else machine.journals.get(pid)
+    recorded = None if journal is None else _find_explanation(str(journal), moment, device)
+    if as_json:
+        from gpumem.render.json_live import render_live as render_json
+
+        print_json(render_json(live, recorded))
+        return
+    from gpumem.render.terminal.explain import render_explanation
+    from gpumem.render.terminal.live import render_live
+
+    print_page(lambda page: render_live(live, page))
+    if recorded is not None:
+        click.echo()
+        print_page(lambda page: render_explanation(recorded, page))
+
+
+def _read_machine(pid: int | None, device: int | None) -> MachineNow:
+    """The machine now; raises DeviceUnavailable without NVML, UsageError for a process or device that is not there."""
+    from gpumem.machine.holders import read_machine
+    from gpumem.nvml import Nvml, Unavailable, open_nvml
+
+    nvml = open_nvml()
+    machine = read_machine(nvml) if isinstance(nvml, Nvml) else nvml
+    if isinstance(machine, Unavailable):
+        raise DeviceUnavailable(
+            f"There is no GPU here to explain: {machine.reason}. A recording can be explained anywhere: gpumem explain "
+            "TRACE."
+        )
+    known = [now.device.index for now in machine.devices]
+    if pid is None and device is not None and device not in known:
+        raise UsageError(f"NVML has no device {device}; it has {', '.join(map(str, known)) or 'none'}.")
+    listed = {one.pid for now in machine.devices if not isinstance(now.listed, Unavailable) for one in now.listed}
+    if pid is not None and pid not in machine.processes and pid not in listed:
+        raise UsageError(f"There is no process {pid}; gpumem explain lists those on the GPUs.")
+    return machine

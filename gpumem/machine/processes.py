@@ -16,7 +16,9 @@ from pathlib import Path
 PROC = Path("/proc")
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 """The kernel's name of the pid namespace that all others are in."""
-JOURNAL_SUFFIX = ".gpumem.journal"
+JOURNAL_SUFFIX = ".journal"
+JOURNAL_MAGIC = b"GPUMEMJ1"
+"""The name and beginning of a journal, as the recorder writes it (a test holds both to trace/)."""
 
 _CONTAINER = re.compile(r"\b([0-9a-f]{64})\b")
 
@@ -105,10 +107,20 @@ def find_journal(pid: int, root: Path = PROC) -> Path | None:
         return None
     for line in maps.splitlines():
         if line.endswith(JOURNAL_SUFFIX):
-            path = Path(line[line.index("/") :])
-            # In a container it is another file system's path: seen through the process itself.
-            return path if path.exists() else root / str(pid) / "root" / path.relative_to("/")
+            mapped = Path(line[line.index("/") :])
+            # In a container it is another file system's path, seen through the process itself.
+            for path in (mapped, root / str(pid) / "root" / mapped.relative_to("/")):
+                if _begins_with(path, JOURNAL_MAGIC):
+                    return path
     return None
+
+
+def _begins_with(path: Path, magic: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError:
+        return False
 
 
 def _entries(folder: Path) -> Iterator[Path]:

@@ -5,7 +5,7 @@ Owns: its key names. Must not know: how a ledger is made. No arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpumem.analyses.explain import Explanation, Ledger
 from gpumem.analyses.explain_findings import Finding
@@ -15,30 +15,35 @@ from gpumem.render.explain_text import component_label, component_name, finding_
 from gpumem.render.json_parts import Json, document, frame
 from gpumem.trace.model import Reading
 
+_NO_LEDGER: Mapping[str, Json] = {
+    "process_bytes": None,
+    "components": [],
+    "unexplained_bytes": None,
+    "findings": [],
+}
+
 
 def render_explanation(explanation: Explanation) -> str:
     """The ledger of the device with most bytes; those of further devices under `others`."""
-    ledgers = [_ledger(ledger) for ledger in explanation.ledgers]
-    first = ledgers[0] if ledgers else dict[str, Json](process_bytes=None, components=[], unexplained_bytes=None)
-    return document(
-        {
-            "schema": "gpumem.explain/1",
-            "path": explanation.path,
-            "source": explanation.source.value,
-            "event": explanation.instant.event,
-            "time_ns": explanation.instant.time_ns,
-            **first,
-            "others": list(ledgers[1:]),
-        }
-    )
+    return document({"schema": "gpumem.explain/1", **explanation_json(explanation)})
+
+
+def explanation_json(explanation: Explanation) -> dict[str, Json]:
+    """The document without its schema."""
+    ledgers = [ledger_json(ledger) for ledger in explanation.ledgers]
+    first = ledgers[0] if ledgers else _NO_LEDGER
+    return {
+        "path": explanation.path,
+        "source": explanation.source.value,
+        "event": explanation.instant.event,
+        "time_ns": explanation.instant.time_ns,
+        **first,
+        "others": list(ledgers[1:]),
+    }
 
 
 def ledger_json(ledger: Ledger) -> dict[str, Json]:
-    """A ledger with its findings, as every document has it."""
-    return _ledger(ledger)
-
-
-def _ledger(ledger: Ledger) -> dict[str, Json]:
+    """A ledger with its findings."""
     return {
         "device": ledger.facts.device,
         "uuid": ledger.facts.uuid,

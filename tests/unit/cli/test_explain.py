@@ -1,0 +1,98 @@
+"""`gpumem explain` on running processes, as people type it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpumem.machine.holders import MachineNow, read_machine
+from gpumem.nvml import Nvml, Unavailable, open_nvml
+from gpumem_cli.main import run_command_line
+from journal_maker import JournalMaker
+from nvml_stand_in import MIB, ListedProcess, StandInDevice, StandInNvml
+from pretended_proc import PretendedProc
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendedProc:
+    """A machine with process 10 on its one device, in place of this one."""
+    (tmp_path / "proc").mkdir()
+    proc = PretendedProc(tmp_path / "proc")
+    nvml = open_nvml(StandInNvml(StandInDevice(compute=[ListedProcess(10, 50 * MIB)])))
+    assert isinstance(nvml, Nvml)
+
+    def read_pretended(_: Nvml) -> MachineNow | Unavailable:
+        return read_machine(nvml, proc.root)
+
+    monkeypatch.setattr("gpumem.nvml.open_nvml", lambda: nvml)
+    monkeypatch.setattr("gpumem.machine.holders.read_machine", read_pretended)
+    return proc
+
+
+def gpumem(capture: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = run_command_line(["explain", *arguments])
+    return code, *capture.readouterr()
+
+
+def test_machine_is_explained_without_an_argument(machine: PretendedProc, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.add(10, parent=5)
+    code, text, err = gpumem(capsys)
+    assert (code, err) == (0, "")
+    assert text.startswith("1 GPU, driver 580.159.04: 50.00 MiB held by 1 process.")
+    assert "python3 train.py" in text
+    document = json.loads(gpumem(capsys, "--json")[1])
+    assert document["devices"][0]["processes"][0]["command"] == ["python3", "train.py"]
+
+
+def test_process_is_explained_by_its_pid(machine: PretendedProc, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.add(10, parent=5)
+    code, text, _ = gpumem(capsys, "--pid", "10")
+    assert code == 0
+    assert text.startswith("Process 10 (python3 train.py) holds 50.00 MiB of device 0")
+    assert "is not being recorded" in text
+    code, text, _ = gpumem(capsys, "--pid", str(os.getpid()))
+    assert code == 0
+    assert "on no device" in text
+
+
+def test_recorded_process_is_explained_by_its_journal(
+    machine: PretendedProc, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    maker = JournalMaker(tmp_path / "train.10.gpumem.journal")
+    maker.pairs(3)
+    machine.add(10, parent=5, journal=maker.path)
+    code, text, _ = gpumem(capsys, "--pid", "10")
+    assert code == 0
+    assert "allocator: reserved" in text
+    document = json.loads(gpumem(capsys, "--pid", "10", "--json")[1])
+    assert document["path"].endswith("train.10.gpumem.journal")
+    assert {"recorded", "no_process_figure"} <= {one["code"] for one in document["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--pid", "77"), "There is no process 77; gpumem explain lists those on the GPUs."),
+        (("--device", "3"), "NVML has no device 3; it has 0."),
+        (("--at", "peak"), "--at names a moment of a recording: give its trace, or --pid"),
+        (("x.gpumem", "--pid", "10"), "Give a trace or --pid, not both."),
+    ],
+)
+def test_mistake_is_one_sentence(
+    arguments: tuple[str, ...], sentence: str, machine: PretendedProc, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = gpumem(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert sentence in err
+
+
+def test_machine_without_a_driver_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpumem.nvml.open_nvml", lambda: Unavailable("NVML: Driver Not Loaded"))
+    code, out, err = gpumem(capsys)
+    assert (code, out) == (3, "")
+    assert "There is no GPU here to explain: NVML: Driver Not Loaded." in err

@@ -15,7 +15,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-from gpumem.abi.allocator import NativeAllocator, Status, find_current_gpu
+from gpumem.abi.allocator import NativeAllocator, Status
+from gpumem.abi.gpus import find_current_gpu
 from gpumem.analyses.memory_summary import MemorySummary
 from gpumem.errors import DeviceFailed, UsageError
 from gpumem.recorder import own_allocators

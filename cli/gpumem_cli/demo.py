@@ -55,7 +55,7 @@ def demo(output: str | None, force: bool, as_json: bool) -> None:
 
 def record_steps(path: Path, *, force: bool) -> str | None:
     """Records the steps into `path`; why the GPU was a simulated one, None where it was real."""
-    from gpumem.abi.allocator import count_gpus
+    from gpumem.abi.gpus import count_gpus
     from gpumem.recorder.marks import mark
     from gpumem.recorder.session import record
     from gpumem.samples.nine_steps import run_steps

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Mapping
-from ctypes import byref, c_char_p, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_uint64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -272,20 +272,6 @@ def create_allocator(
     require_ok(status)
     assert handle.value is not None
     return NativeAllocator(handle.value, owned=True)
-
-
-def count_gpus() -> tuple[int, str | None]:
-    """GPUs that the driver shows this process, and why there are none; starts no context."""
-    count = c_uint32()
-    error = ctypes.create_string_buffer(TEXT_CAPACITY)
-    status = load_core().gm_allocator_count_gpus(byref(count), error, TEXT_CAPACITY)
-    return count.value, error.value.decode(errors="replace") if status else None
-
-
-def find_current_gpu() -> int | None:
-    """The GPU whose CUDA context is current on this thread; None where none is."""
-    device = c_uint32()
-    return device.value if load_core().gm_allocator_current_gpu(byref(device)) == Status.OK else None
 
 
 def prepare_torch(settings: str) -> None:

@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uin
 
 from gpumem.abi.policy_layout import CHeapBlocks, CHeapSegments
 
-ALLOCATOR_ABI_HASH = "0ff9b22ed3b57973cda54b62f0fa83c5282d425d172bcb5fe38318b74e5bec43"
+ALLOCATOR_ABI_HASH = "456ee7f5454efa0ceb4ddf275e078442d7023e0e1867b752e6e661c2b1a63839"
 """SHA-256 of the gpumem_allocator.h that this module was written for."""
 
 
@@ -91,12 +91,25 @@ class CAllocatorDevice(ctypes.Structure):
     )
 
 
+class CAllocatorGpu(ctypes.Structure):
+    """gm_allocator_gpu: a GPU that an allocator could be on."""
+
+    _fields_ = (
+        ("memory_bytes", c_uint64),
+        ("has_expandable_segments", c_uint32),
+        ("reserved", c_uint32),
+        ("name", c_char * 128),
+        ("uuid", c_char * 48),
+    )
+
+
 HeapTaker = ctypes.CFUNCTYPE(None, c_void_p, POINTER(CHeapSegments), POINTER(CHeapBlocks), c_uint64)
 """gm_allocator_heap_taker: what gm_allocator_take_heap calls with the rows."""
 
 PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_allocator_abi_hash": (c_char_p, ()),
     "gm_allocator_count_gpus": (c_int32, (POINTER(c_uint32), c_char_p, c_size_t)),
+    "gm_allocator_get_gpu": (c_int32, (c_uint32, POINTER(CAllocatorGpu), c_char_p, c_size_t)),
     "gm_allocator_current_gpu": (c_int32, (POINTER(c_uint32),)),
     "gm_allocator_create": (c_int32, (POINTER(CAllocatorOptions), POINTER(c_void_p), c_char_p, c_size_t)),
     "gm_allocator_destroy": (None, (c_void_p,)),

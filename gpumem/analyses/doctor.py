@@ -14,16 +14,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpumem import abi
-from gpumem.errors import GpumemError, OutputUnwritable
+from gpumem.errors import DeviceUnavailable, GpumemError, OutputUnwritable
 from gpumem.machine.devices import find_visible_devices
 from gpumem.machine.file_systems import has_mapped_files
 from gpumem.nvml import Nvml, NvmlDevice, Unavailable, open_nvml
 from gpumem.recorder.interpreter import find_start_up_file
 from gpumem.recorder.output import check_writable
+from gpumem.recorder.torch_install import find_torch, takes_allocator
 from gpumem.recorder.tracker_build import TrackerDescription, describe_tracker
 from gpumem.units import GIB, MIB, format_bytes
+
+if TYPE_CHECKING:
+    from gpumem.abi.gpus import Gpu
 
 JOURNAL_BYTES_LEAST = 24 * MIB
 """What an empty journal takes: less room than that and nothing is recorded."""
@@ -77,6 +82,8 @@ def measure_machine(folder: Path, *, open_library: Callable[[], Nvml | Unavailab
             _check_torch(tracker),
             _check_compiler(tracker),
             _check_tracker(tracker),
+            _check_own_allocator(native),
+            _check_pluggable(tracker),
             _check_cupy(),
             _check_folder(folder),
             _check_room(folder),
@@ -170,10 +177,47 @@ def _check_tracker(tracker: TrackerDescription) -> Check:
     return Check("tracker", CheckState.OK, f"will be built in a few seconds at first use: {tracker.library}")
 
 
+def _check_own_allocator(native: Check) -> Check:
+    """Where gpumem's own allocator can be: what the CUDA driver itself says, which NVML does not need."""
+    if native.state is not CheckState.OK:
+        return Check("own_allocator", CheckState.MISSING, "Not tried without the native library.")
+    from gpumem.abi.gpus import count_gpus, describe_gpu
+
+    count, reason = count_gpus()
+    if reason is not None:
+        text = f"gpumem's own allocator has no GPU here: {reason}; its simulated device needs none."
+        return Check("own_allocator", CheckState.MISSING, text, "gpumem demo")
+    try:
+        gpus = [describe_gpu(device) for device in range(count)]
+    except DeviceUnavailable as error:
+        return Check("own_allocator", CheckState.MISSING, str(error))
+    listed = "; ".join(f"GPU {device}: {_describe_gpu(gpu)}" for device, gpu in enumerate(gpus))
+    return Check("own_allocator", CheckState.OK, f"libcuda.so.1 answers. {listed}")
+
+
+def _describe_gpu(gpu: Gpu) -> str:
+    segments = "expandable segments" if gpu.has_expandable_segments else "no expandable segments"
+    return f"{gpu.name}, {format_bytes(gpu.memory_bytes)}, {segments}"
+
+
+def _check_pluggable(tracker: TrackerDescription) -> Check:
+    """Whether PyTorch can be served by gpumem's own allocator."""
+    code = "pluggable_allocator"
+    if tracker.torch_version is None or tracker.cuda_version is None:
+        why = "torch is not installed" if tracker.torch_version is None else "this torch was built without CUDA"
+        return Check(code, CheckState.MISSING, f"gpumem's own allocator has no PyTorch to serve: {why}.")
+    if not takes_allocator(find_torch()):
+        text = f"torch {tracker.torch_version} takes no other allocator than its own."
+        return Check(code, CheckState.MISSING, text, "Install torch 2.0 or newer for gpumem run --allocator gpumem.")
+    text = f"torch {tracker.torch_version} takes gpumem's own allocator: gpumem run --allocator gpumem"
+    return Check(code, CheckState.OK, text)
+
+
 def _check_cupy() -> Check:
     for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy"):
         try:
-            return Check("cupy", CheckState.OK, f"{name} {importlib.metadata.version(name)}")
+            version = importlib.metadata.version(name)
+            return Check("cupy", CheckState.OK, f"{name} {version}, served by gpumem's own allocator when recorded")
         except importlib.metadata.PackageNotFoundError:
             continue
     return Check("cupy", CheckState.MISSING, "CuPy is not installed; programs without it need none.")

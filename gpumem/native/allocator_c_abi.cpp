@@ -79,6 +79,23 @@ gm_status gm_allocator_count_gpus(uint32_t* count, char* error, size_t capacity)
   });
 }
 
+gm_status gm_allocator_get_gpu(uint32_t device, gm_allocator_gpu* gpu, char* error, size_t capacity) {
+  if (!gpu || device >= 255) return GM_BAD_ARGUMENT;
+  return gpumem::guarded([&]() -> gm_status {
+    std::string why;
+    gpumem::GpuFacts facts;
+    bool is_found = gpumem::CudaDevice::describe(static_cast<int>(device), &facts, &why);
+    copy_text(why, error, capacity);
+    if (!is_found) return GM_ALLOCATOR_NO_DEVICE;
+    *gpu = gm_allocator_gpu{};
+    gpu->memory_bytes = facts.memory_bytes;
+    gpu->has_expandable_segments = facts.has_virtual_memory;
+    copy_text(facts.name, gpu->name, sizeof gpu->name);
+    copy_text(facts.uuid, gpu->uuid, sizeof gpu->uuid);
+    return GM_OK;
+  });
+}
+
 gm_status gm_allocator_current_gpu(uint32_t* device) {
   if (!device) return GM_BAD_ARGUMENT;
   return gpumem::guarded([&]() -> gm_status {

@@ -23,6 +23,24 @@ std::string spell_uuid(const cuda::Uuid& uuid) {
   return text;
 }
 
+bool has_attribute(const cuda::Functions& driver, int attribute, cuda::DeviceNumber device) {
+  int value = 0;
+  return driver.get_device_attribute(&value, attribute, device) == cuda::kSuccess && value != 0;
+}
+
+// The driver's number of the program's ordinal; false with the reason.
+bool find_number(const cuda::Functions& driver, int ordinal, cuda::DeviceNumber* number, std::string* why) {
+  int count = 0;
+  cuda::Result result = driver.get_device_count(&count);
+  if (result == cuda::kSuccess && ordinal >= count) {
+    *why = "the program sees " + std::to_string(count) + " GPUs";
+    return false;
+  }
+  if (result == cuda::kSuccess) result = driver.get_device(number, ordinal);
+  if (result != cuda::kSuccess) *why = cuda::describe(driver, "cuDeviceGet", result);
+  return result == cuda::kSuccess;
+}
+
 }  // namespace
 
 // The primary context is current, and captures are no hindrance, while one of these lives.
@@ -57,23 +75,34 @@ class CudaDevice::Call {
 };
 
 std::unique_ptr<CudaDevice> CudaDevice::open(int ordinal, uint64_t memory_bytes, std::string* why) {
+  GpuFacts facts;
+  if (!describe(ordinal, &facts, why)) return nullptr;
   const cuda::Functions* driver = cuda::driver(why);
-  if (!driver) return nullptr;
-  int count = 0;
-  cuda::Result result = driver->get_device_count(&count);
   cuda::DeviceNumber number = 0;
-  if (result == cuda::kSuccess && ordinal < count) result = driver->get_device(&number, ordinal);
-  if (result != cuda::kSuccess) {
-    *why = cuda::describe(*driver, "cuDeviceGet", result);
-    return nullptr;
-  }
-  if (ordinal >= count) {
-    *why = "the program sees " + std::to_string(count) + " GPUs";
-    return nullptr;
-  }
-  std::unique_ptr<CudaDevice> device(new CudaDevice(driver, number));
+  find_number(*driver, ordinal, &number, why);
+  std::unique_ptr<CudaDevice> device(new CudaDevice(driver, number, std::move(facts)));
   if (!device->start(memory_bytes, why)) return nullptr;
   return device;
+}
+
+bool CudaDevice::describe(int ordinal, GpuFacts* facts, std::string* why) {
+  const cuda::Functions* driver = cuda::driver(why);
+  cuda::DeviceNumber number = 0;
+  if (!driver || !find_number(*driver, ordinal, &number, why)) return false;
+  char name[256] = "";
+  cuda::Uuid uuid{};
+  size_t card_bytes = 0;
+  const char* call = "cuDeviceGetName";
+  cuda::Result result = driver->get_device_name(name, sizeof name, number);
+  if (result == cuda::kSuccess) result = driver->get_device_uuid(&uuid, number), call = "cuDeviceGetUuid";
+  if (result == cuda::kSuccess) result = driver->get_device_bytes(&card_bytes, number), call = "cuDeviceTotalMem";
+  if (result != cuda::kSuccess) {
+    *why = cuda::describe(*driver, call, result);
+    return false;
+  }
+  *facts = GpuFacts{name, spell_uuid(uuid), card_bytes, has_attribute(*driver, cuda::kAttributeVirtualMemory, number),
+                    has_attribute(*driver, cuda::kAttributeRdmaWithVirtualMemory, number)};
+  return true;
 }
 
 int CudaDevice::find_current() {
@@ -92,31 +121,18 @@ int CudaDevice::find_current() {
   return -1;
 }
 
-CudaDevice::CudaDevice(const cuda::Functions* driver, cuda::DeviceNumber device) : driver_(driver), device_(device) {}
+CudaDevice::CudaDevice(const cuda::Functions* driver, cuda::DeviceNumber device, GpuFacts facts)
+    : driver_(driver), device_(device), facts_(std::move(facts)) {}
 
 bool CudaDevice::start(uint64_t memory_bytes, std::string* why) {
-  char name[256] = "";
-  cuda::Uuid uuid{};
-  size_t card_bytes = 0;
-  const char* call = "cuDeviceGetName";
-  cuda::Result result = driver_->get_device_name(name, sizeof name, device_);
-  if (result == cuda::kSuccess) result = driver_->get_device_uuid(&uuid, device_), call = "cuDeviceGetUuid";
-  if (result == cuda::kSuccess) result = driver_->get_device_bytes(&card_bytes, device_), call = "cuDeviceTotalMem";
-  if (result == cuda::kSuccess)
-    result = driver_->retain_primary_context(&context_, device_), call = "cuDevicePrimaryCtxRetain";
+  cuda::Result result = driver_->retain_primary_context(&context_, device_);
   if (result != cuda::kSuccess) {
     context_ = nullptr;
-    *why = cuda::describe(*driver_, call, result);
+    *why = cuda::describe(*driver_, "cuDevicePrimaryCtxRetain", result);
     return false;
   }
-  name_ = name;
-  uuid_ = spell_uuid(uuid);
-  budget_bytes_ = memory_bytes < card_bytes ? memory_bytes : 0;
-  memory_bytes_ = budget_bytes_ ? budget_bytes_ : card_bytes;
-  int value = 0;
-  rdma_capable_ =
-      driver_->get_device_attribute(&value, cuda::kAttributeRdmaWithVirtualMemory, device_) == cuda::kSuccess &&
-      value != 0;
+  budget_bytes_ = memory_bytes < facts_.memory_bytes ? memory_bytes : 0;
+  memory_bytes_ = budget_bytes_ ? budget_bytes_ : facts_.memory_bytes;
   return true;
 }
 
@@ -162,9 +178,7 @@ DeviceStatus CudaDevice::free_segment(uint64_t address, uint64_t bytes) {
 DeviceStatus CudaDevice::reserve(const RangeRequest& request, uint64_t* address) {
   Call call(this);
   if (!call.is_current()) return DeviceStatus::kFailed;
-  int has_virtual_memory = 0;
-  driver_->get_device_attribute(&has_virtual_memory, cuda::kAttributeVirtualMemory, device_);
-  if (!has_virtual_memory) {
+  if (!facts_.has_virtual_memory) {
     last_error_ = "this GPU cannot map memory by pages, which expandable_segments needs";
     return DeviceStatus::kFailed;
   }
@@ -210,7 +224,7 @@ DeviceStatus CudaDevice::map_page(uint64_t address, uint64_t page_bytes) {
   cuda::AllocationProperties properties{};
   properties.type = cuda::kAllocationPinned;
   properties.location = {cuda::kLocationDevice, device_};
-  properties.rdma_capable = rdma_capable_;
+  properties.rdma_capable = facts_.has_rdma;
   cuda::MemoryHandle handle = 0;
   DeviceStatus status = status_of("cuMemCreate", driver_->create_memory(&handle, page_bytes, &properties, 0));
   if (status != DeviceStatus::kOk) return status;

@@ -18,12 +18,23 @@
 
 namespace gpumem {
 
+// What the driver says of a GPU without a context on it.
+struct GpuFacts {
+  std::string name;
+  std::string uuid;  // in NVML's spelling
+  uint64_t memory_bytes = 0;
+  bool has_virtual_memory = false;  // memory can be mapped by pages
+  bool has_rdma = false;            // … and reached by network cards
+};
+
 class CudaDevice : public Device {
  public:
   // The device of the program's ordinal; null with the reason. `memory_bytes`: pretends that the card has no more; 0
   // takes it as it is.
   static std::unique_ptr<CudaDevice> open(int ordinal, uint64_t memory_bytes, std::string* why);
   ~CudaDevice() override;
+  // False with the reason.
+  static bool describe(int ordinal, GpuFacts* facts, std::string* why);
   // The program's ordinal of the GPU whose context is current on this thread; -1 where none is.
   static int find_current();
 
@@ -39,8 +50,8 @@ class CudaDevice : public Device {
   DeviceStatus synchronise(uint64_t stream) override;
   DeviceStatus memory(DeviceMemory* memory) override;
 
-  const std::string& name() const { return name_; }
-  const std::string& uuid() const { return uuid_; }  // in NVML's spelling
+  const std::string& name() const { return facts_.name; }
+  const std::string& uuid() const { return facts_.uuid; }
   uint64_t memory_bytes() const { return memory_bytes_; }
   const std::string& last_error() const { return last_error_; }  // "" none
 
@@ -52,7 +63,7 @@ class CudaDevice : public Device {
   };
   using StreamEvents = std::deque<RecordedEvent>;  // in the order of the stream's work
 
-  CudaDevice(const cuda::Functions* driver, cuda::DeviceNumber device);
+  CudaDevice(const cuda::Functions* driver, cuda::DeviceNumber device, GpuFacts facts);
   bool start(uint64_t memory_bytes, std::string* why);
   DeviceStatus status_of(const char* call, cuda::Result result);
   bool exceeds_budget(uint64_t bytes) const { return budget_bytes_ != 0 && bytes > budget_bytes_ - used_bytes_; }
@@ -65,12 +76,10 @@ class CudaDevice : public Device {
   const cuda::Functions* driver_;
   cuda::DeviceNumber device_;
   cuda::Context context_ = nullptr;
-  std::string name_;
-  std::string uuid_;
-  uint64_t memory_bytes_ = 0;  // of the card, or of the smaller one it stands for
-  uint64_t budget_bytes_ = 0;  // 0: the driver alone decides
-  uint64_t used_bytes_ = 0;    // segments and mapped pages
-  bool rdma_capable_ = false;
+  GpuFacts facts_;
+  uint64_t memory_bytes_ = 0;                  // of the card, or of the smaller one it stands for
+  uint64_t budget_bytes_ = 0;                  // 0: the driver alone decides
+  uint64_t used_bytes_ = 0;                    // segments and mapped pages
   std::map<uint64_t, uint64_t> reservations_;  // address -> bytes of a page
   std::map<uint64_t, StreamEvents> streams_;   // events not yet reported; never an empty queue
   std::vector<cuda::Event> idle_events_;       // kept for later use

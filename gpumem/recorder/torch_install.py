@@ -74,6 +74,17 @@ def check_headers(torch: TorchInstall) -> None:
         )
 
 
+def takes_allocator(torch: TorchInstall | None) -> bool:
+    """Whether this torch can be given another allocator than its own, told by its sources."""
+    if torch is None:
+        return False
+    try:
+        text = (torch.folder / "cuda" / "memory.py").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return "class CUDAPluggableAllocator" in text
+
+
 def has_cxx11_abi(torch: TorchInstall) -> bool:
     """Whether torch was built with libstdc++'s newer strings, told by a constructor that libc10.so exports."""
     try:

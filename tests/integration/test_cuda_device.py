@@ -170,6 +170,21 @@ def test_a_call_makes_its_context_current_and_leaves_the_program_s_own(driver: P
     )
 
 
+def test_doctor_lists_the_gpus_of_the_driver_without_starting_one(driver: Path) -> None:
+    check(
+        driver,
+        """
+        from pathlib import Path
+        from gpumem.analyses.doctor import measure_machine
+        driver.pretend_card(64 * MIB, 2)
+        [found] = [one for one in measure_machine(Path.cwd()).checks if one.code == "own_allocator"]
+        assert found.text == ("libcuda.so.1 answers. GPU 0: Pretended GPU 0, 64.00 MiB, expandable segments; "
+                              "GPU 1: Pretended GPU 1, 64.00 MiB, expandable segments"), found
+        assert driver.pretend_retained() == 0
+        """,
+    )
+
+
 def test_figures_are_of_the_gpu_whose_context_is_current(driver: Path) -> None:
     check(
         driver,

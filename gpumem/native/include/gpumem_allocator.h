@@ -35,6 +35,15 @@ typedef struct gm_allocator gm_allocator;
 GM_API const char* gm_allocator_abi_hash(void);
 /* The GPUs that the driver shows this process; starts no context. GM_ALLOCATOR_NO_DEVICE and the reason without any. */
 GM_API gm_status gm_allocator_count_gpus(uint32_t* count, char* error, size_t capacity);
+typedef struct gm_allocator_gpu {
+  uint64_t memory_bytes;
+  uint32_t has_expandable_segments; /* 1: memory can be mapped by pages */
+  uint32_t reserved;                /* 0 */
+  char name[128];
+  char uuid[48]; /* in NVML's spelling */
+} gm_allocator_gpu;
+/* One of them; starts no context. GM_ALLOCATOR_NO_DEVICE and the reason where the driver does not say. */
+GM_API gm_status gm_allocator_get_gpu(uint32_t device, gm_allocator_gpu* gpu, char* error, size_t capacity);
 /* The GPU whose context is current on this thread; GM_ALLOCATOR_NO_DEVICE where none is. Starts nothing. */
 GM_API gm_status gm_allocator_current_gpu(uint32_t* device);
 /* Starts the device's context (cuda). On failure `error` says why. */

@@ -22,6 +22,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "gm_pool_counters": allocator_layout.CPoolCounters,
     "gm_allocator_statistics": allocator_layout.CAllocatorStatistics,
     "gm_allocator_device": allocator_layout.CAllocatorDevice,
+    "gm_allocator_gpu": allocator_layout.CAllocatorGpu,
     "gm_heap_segments": policy_layout.CHeapSegments,
     "gm_heap_blocks": policy_layout.CHeapBlocks,
 }

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from gpumem.abi import gpus
+from gpumem.abi.gpus import Gpu
 from gpumem.analyses import doctor
 from gpumem.analyses.doctor import CheckState, Diagnosis, measure_machine
 from gpumem.nvml import open_nvml
+from gpumem.recorder.torch_install import TorchInstall
 from gpumem.recorder.tracker_build import TrackerDescription
 from gpumem.render.json import render_diagnosis
 from gpumem.render.terminal import doctor as terminal
@@ -25,6 +28,8 @@ CODES = [
     "torch",
     "compiler",
     "tracker",
+    "own_allocator",
+    "pluggable_allocator",
     "cupy",
     "folder",
     "disk_room",
@@ -102,6 +107,71 @@ def test_tracker_is_built_buildable_or_missing(
 ) -> None:
     monkeypatch.setattr(doctor, "describe_tracker", lambda: tracker)
     assert texts(measure(tmp_path, StandInDevice()))["tracker"] == (state, text)
+
+
+def test_own_allocator_says_what_the_driver_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "count_gpus", lambda: (0, "there is no CUDA driver (libcuda.so.1)"))
+    assert texts(measure(tmp_path))["own_allocator"] == (
+        CheckState.MISSING,
+        (
+            "gpumem's own allocator has no GPU here: there is no CUDA driver (libcuda.so.1); its simulated device needs "
+            "none."
+        ),
+    )
+    monkeypatch.setattr(gpus, "count_gpus", lambda: (2, None))
+    monkeypatch.setattr(gpus, "describe_gpu", lambda device: Gpu("H200", "GPU-1", 140 << 30, device == 0))
+    assert texts(measure(tmp_path))["own_allocator"] == (
+        CheckState.OK,
+        (
+            "libcuda.so.1 answers. GPU 0: H200, 140.00 GiB, expandable segments; GPU 1: H200, 140.00 GiB, no expandable "
+            "segments"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("tracker", "source", "state", "text"),
+    [
+        (
+            TrackerDescription("2.11.0", "13.0", "g++", Path("/cache/t.so"), True, None),
+            "class CUDAPluggableAllocator(_CUDAAllocator):",
+            CheckState.OK,
+            "torch 2.11.0 takes gpumem's own allocator: gpumem run --allocator gpumem",
+        ),
+        (
+            TrackerDescription("1.13.1", "11.7", "g++", None, False, "too old"),
+            "",
+            CheckState.MISSING,
+            "torch 1.13.1 takes no other allocator than its own.",
+        ),
+        (
+            TrackerDescription("2.11.0", None, None, None, False, "torch 2.11.0 was built without CUDA"),
+            "",
+            CheckState.MISSING,
+            "gpumem's own allocator has no PyTorch to serve: this torch was built without CUDA.",
+        ),
+        (
+            TrackerDescription(None, None, None, None, False, "torch is not installed for this Python"),
+            "",
+            CheckState.MISSING,
+            "gpumem's own allocator has no PyTorch to serve: torch is not installed.",
+        ),
+    ],
+)
+def test_pytorch_can_be_served_or_not(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tracker: TrackerDescription,
+    source: str,
+    state: CheckState,
+    text: str,
+) -> None:
+    (tmp_path / "torch" / "cuda").mkdir(parents=True)
+    (tmp_path / "torch" / "cuda" / "memory.py").write_text(source)
+    installed = TorchInstall(tmp_path / "torch", "2.11.0", "0", "13.0")
+    monkeypatch.setattr(doctor, "find_torch", lambda: installed)
+    monkeypatch.setattr(doctor, "describe_tracker", lambda: tracker)
+    assert texts(measure(tmp_path, StandInDevice()))["pluggable_allocator"] == (state, text)
 
 
 def test_json_names_the_schema_and_every_check(tmp_path: Path) -> None:

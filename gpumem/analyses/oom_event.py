@@ -61,6 +61,14 @@ def explain_oom_event(trace: Trace, event: EventIndex) -> OomVerdict:
     )
 
 
+def is_oom_event(trace: Trace, event: EventIndex, device: DeviceOrdinal) -> bool:
+    """Whether memory ran out on this device at this event."""
+    if event < 0:
+        return False
+    batch = next(iter(trace.event_batches(("kind", "device"), first_event=event, end_event=event + 1)))
+    return int(batch["kind"][0]) == EventKind.OOM and int(batch["device"][0]) == device
+
+
 def _other_processes(trace: Trace, device: DeviceOrdinal, time_ns: int) -> Sequence[ProcessShare]:
     """The other processes taken together, as NVML read them nearest to the event; none where it could not."""
     reading = nearest_reading(trace.readings, device, time_ns)

@@ -156,6 +156,12 @@ class OomVerdict:
     findings: Sequence[OomFinding]
 
     @property
+    def limit_room(self) -> Figure | None:
+        """What the limit left; None without one."""
+        facts = self.facts
+        return None if facts.limit is None or facts.reserved is None else (facts.limit - facts.reserved).floored()
+
+    @property
     def has_private_in_reach(self) -> bool:
         """Whether what lies idle in private pools is counted as within reach."""
         return self.facts.private_idle is not None and self.verdict is not Verdict.FRAGMENTATION

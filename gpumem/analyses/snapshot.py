@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from gpumem.analyses.oom_event import explain_oom_event, is_oom_event
+from gpumem.analyses.oom_rule import OomVerdict
 from gpumem.analyses.readings import nearest_reading
 from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.instants import Instant
@@ -57,6 +59,8 @@ class DeviceSnapshot:
     requested_bytes: int
     allocated_bytes: int | None
     nvml: Reading | None
+    oom_verdict: OomVerdict | None
+    """Why memory ran out, where that is what happened on this device at the moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,9 @@ def _device_snapshot(
         requested_bytes=sum(segment.requested_bytes for segment in segments) + stray,
         allocated_bytes=sum(allocated) if len(allocated) == len(segments) and not unplaced else None,
         nvml=nearest_reading(trace.readings, heap.device, instant.time_ns),
+        oom_verdict=explain_oom_event(trace, instant.event)
+        if is_oom_event(trace, instant.event, heap.device)
+        else None,
     )
 
 

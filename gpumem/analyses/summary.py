@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.analyses.holdings import COLUMN_OF_GROUP, GroupBy, Holding, measure_holdings
+from gpumem.analyses.oom_event import explain_oom_event
+from gpumem.analyses.oom_rule import OomVerdict
 from gpumem.analyses.readings import nearest_reading
 from gpumem.errors import UsageError
 from gpumem.heap.figures import HeapFigures, check_levels, measure_heap
@@ -106,6 +108,8 @@ class DeviceSummary:
     segment_unmap_count: int
     oom_count: int
     ooms: Sequence[OomEvent]
+    oom_verdict: OomVerdict | None
+    """Why the first of them happened."""
     peak: PeakHolders
     nvml: Reading | None
     """The reading nearest to the peak."""
@@ -219,6 +223,7 @@ def _device_summary(
         segment_unmap_count=found.count(EventKind.SEGMENT_UNMAP),
         oom_count=found.count(EventKind.OOM),
         ooms=[_oom_event(trace, event) for event in found.oom_events[:OOMS_DESCRIBED]],
+        oom_verdict=explain_oom_event(trace, found.oom_events[0]) if found.oom_events else None,
         peak=peak,
         nvml=nearest_reading(of_device, facts.device, peak.instant.time_ns),
         nvml_end=max(of_device, key=lambda reading: reading.time_ns, default=None),

@@ -16,6 +16,7 @@ from gpumem.analyses.summary import DeviceSummary, EndAndPeak, OomEvent, PeakHol
 from gpumem.analyses.timeline import DeviceTimeline, Point, Timeline
 from gpumem.heap.figures import LargestFree
 from gpumem.heap.instants import Instant
+from gpumem.render.json_oom import oom_verdict
 from gpumem.render.json_parts import Json
 from gpumem.render.json_parts import document as _document
 from gpumem.render.json_parts import frame as _frame
@@ -65,7 +66,7 @@ def render_snapshot(snapshot: HeapSnapshot) -> str:
             "path": snapshot.path,
             "event": snapshot.instant.event,
             "time_ns": snapshot.instant.time_ns,
-            "devices": [_device_snapshot(device) for device in snapshot.devices],
+            "devices": [_device_snapshot(device, snapshot.path) for device in snapshot.devices],
         }
     )
 
@@ -125,11 +126,11 @@ def _summary(summary: TraceSummary) -> dict[str, Json]:
         "notes": list(meta.notes),
         "from": _instant(summary.start),
         "to": _instant(summary.end),
-        "devices": [_device_summary(device) for device in summary.devices],
+        "devices": [_device_summary(device, summary.path) for device in summary.devices],
     }
 
 
-def _device_summary(device: DeviceSummary) -> dict[str, Json]:
+def _device_summary(device: DeviceSummary, path: str) -> dict[str, Json]:
     return {
         **_facts(device.facts),
         "headroom_bytes": device.headroom_bytes,
@@ -147,6 +148,7 @@ def _device_summary(device: DeviceSummary) -> dict[str, Json]:
         "segment_unmap_count": device.segment_unmap_count,
         "oom_count": device.oom_count,
         "ooms": [_oom(oom) for oom in device.ooms],
+        "oom_verdict": None if device.oom_verdict is None else oom_verdict(device.oom_verdict, path),
         "reserved_peak": _instant(device.reserved_peak),
         "peak": _peak(device.peak),
         "nvml": _reading(device.nvml),
@@ -297,7 +299,7 @@ def _point(point: Point) -> Json:
     }
 
 
-def _device_snapshot(device: DeviceSnapshot) -> Json:
+def _device_snapshot(device: DeviceSnapshot, path: str) -> Json:
     return {
         **_facts(device.facts),
         "reserved_bytes": device.reserved_bytes,
@@ -306,6 +308,7 @@ def _device_snapshot(device: DeviceSnapshot) -> Json:
         "segments": [_segment(segment) for segment in device.segments],
         "unplaced_blocks": [_block(block) for block in device.unplaced_blocks],
         "nvml": _reading(device.nvml),
+        "oom_verdict": None if device.oom_verdict is None else oom_verdict(device.oom_verdict, path),
     }
 
 

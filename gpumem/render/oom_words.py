@@ -17,6 +17,14 @@ EXPANDABLE_SETTING = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 MAX_SPLIT_SETTING = "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128"
 _LESS = "a smaller batch, shorter sequences, activation checkpointing, lower precision or sharded optimizer states"
 
+_LIMITS = {
+    OomOrigin.TORCH: (
+        "torch.cuda.set_per_process_memory_fraction in your code or your framework's, or per_process_memory_fraction in "
+        "PYTORCH_CUDA_ALLOC_CONF"
+    ),
+    OomOrigin.CUPY: "set_limit of CuPy's memory pool, or CUPY_GPU_MEMORY_LIMIT",
+    OomOrigin.GPUMEM: "memory_bytes of gpumem.Allocator, or per_process_memory_fraction in its settings",
+}
 OWNERS = {
     OomOrigin.TORCH: "PyTorch",
     OomOrigin.TORCH_ASYNC: "PyTorch",
@@ -66,6 +74,8 @@ def finding_text(finding: OomFinding, found: OomVerdict) -> str:
         text = (
             f"See which lines of your program hold the {format_bytes(found.facts.allocated.byte_count)}: record a run."
         )
+    elif finding.code is OomCode.RAISE_LIMIT:
+        text = f"Raise the limit: {_LIMITS.get(found.facts.origin, _LIMITS[OomOrigin.TORCH])}."
     elif finding.code is OomCode.SEGMENT_ROUNDED:
         text = _segment_rounded(found)
     return text.format(amount=amount, pid=finding.pid, owner=owner)
@@ -285,13 +295,10 @@ _TEXTS = {
         "Try again: an idle block of {amount} is there now, which came back from another stream after the last search. "
         "Or synchronise before large requests."
     ),
-    OomCode.RAISE_LIMIT: (
-        "Raise the limit: torch.cuda.set_per_process_memory_fraction, per_process_memory_fraction in "
-        "PYTORCH_CUDA_ALLOC_CONF, gpumem run --memory-limit, or CuPy's set_limit, whichever is set."
-    ),
+    OomCode.RAISE_LIMIT: "",
     OomCode.FIND_LIMIT: (
-        "Look for a limit: torch.cuda.set_per_process_memory_fraction in your code or framework, a MIG slice, vGPU or "
-        "container quota, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT. On Windows the driver keeps memory back for other programs."
+        "Look for a limit: torch.cuda.set_per_process_memory_fraction in your code or framework, a vGPU or container "
+        "quota, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT. On Windows the driver keeps memory back for other programs."
     ),
     OomCode.LEAVE_ROOM: (
         "Leave the driver room: it cannot hand out the last bytes it counts as free, and libraries (cuBLAS, cuDNN, "

@@ -49,6 +49,14 @@ def verdict_lines(found: OomVerdict, page: Page) -> Iterator[Text]:
         yield Text(line, style=theme.TITLE)
 
 
+def verdict_report(found: OomVerdict, page: Page, *, recording: str | None = None) -> Iterator[Text]:
+    """A verdict whole: the sentence, the figures it stands on, what to do."""
+    yield from verdict_lines(found, page)
+    yield Text("")
+    yield from _arithmetic_lines(found, page)
+    yield from advice_lines(found, page, recording=recording)
+
+
 def advice_lines(found: OomVerdict, page: Page, *, recording: str | None = None) -> Iterator[Text]:
     """What to do, numbered, with the commands to paste; then what is peculiar about the figures."""
     advice = [finding for finding in found.findings if is_advice(finding.code)]
@@ -124,10 +132,7 @@ def _message_lines(findings: OomLogFindings, one: ExplainedMessage, page: Page) 
     for line in theme.wrap_items(_where(findings, one), page.width, gap=f" {page.glyphs.dot} "):
         yield Text(line, style=theme.QUIET)
     yield Text("")
-    rows = list(_arithmetic(one.verdict, page))
-    if rows:
-        yield from rows
-        yield Text("")
+    yield from _arithmetic_lines(one.verdict, page)
     yield from advice_lines(one.verdict, page)
 
 
@@ -152,7 +157,8 @@ def _where(findings: OomLogFindings, one: ExplainedMessage) -> list[str]:
     return parts
 
 
-def _arithmetic(found: OomVerdict, page: Page) -> Iterator[Text]:
+def _arithmetic_lines(found: OomVerdict, page: Page) -> Iterator[Text]:
+    """The figures with the card beside them, and a blank line; nothing where none is known."""
     facts = found.facts
     if facts.asked is None:
         return
@@ -162,12 +168,14 @@ def _arithmetic(found: OomVerdict, page: Page) -> Iterator[Text]:
         yield Text(fit_right("of card", width + _BYTES_WIDTH + _SHARE_WIDTH), style=theme.QUIET)
     for label, figure, remark in rows:
         yield _figure_row(fit_left(label, width), figure, facts.card, remark, page)
+    yield Text("")
 
 
 def _rows(found: OomVerdict) -> Sequence[tuple[str, Figure | None, str]]:
     """The figures from what was asked for to what is missing, then where the card's bytes are."""
     facts, owner = found.facts, OWNERS[found.facts.origin]
-    has_sum = facts.free is not None and facts.idle is not None
+    is_limited = found.verdict is Verdict.LIMIT
+    has_sum = facts.free is not None and facts.idle is not None and not is_limited
     pools = ("idle in private pools", facts.private_idle, "of CUDA graphs or a MemPool")
     printed = '"reserved but unallocated"' if facts.origin is OomOrigin.TORCH and facts.idle is not None else ""
     return (
@@ -181,6 +189,7 @@ def _rows(found: OomVerdict) -> Sequence[tuple[str, Figure | None, str]]:
         (f"in use by {owner}", facts.allocated, ""),
         (f"held by {owner}", facts.reserved if _is_worth_a_row(facts, found) else None, "in use and idle"),
         ("its limit", facts.limit, ""),
+        ("left by that limit", found.limit_room if is_limited else None, ""),
         (f"outside {owner}", found.outside, _outside_text(found)),
         ("the card", facts.card, ""),
     )

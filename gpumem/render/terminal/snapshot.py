@@ -13,6 +13,7 @@ from rich.text import Text
 from gpumem.analyses.snapshot import DeviceSnapshot, HeapSnapshot, SegmentFinding
 from gpumem.heap.instants import Instant
 from gpumem.render.terminal import theme
+from gpumem.render.terminal.oom import verdict_report
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import printable
 from gpumem.trace.model import Reading
@@ -32,13 +33,17 @@ def render_snapshot(snapshot: HeapSnapshot, page: Page, *, top: int = DEFAULT_TO
     for device in snapshot.devices:
         if lines:
             lines.append("")
-        lines.extend(_device_lines(snapshot.instant, device, page, top))
+        lines.extend(_device_lines(snapshot, device, page, top))
     if not snapshot.devices:
         lines.append(f"{_when(snapshot.instant)}: no segment was held on any device.")
     return theme.join_lines(lines)
 
 
-def _device_lines(instant: Instant, device: DeviceSnapshot, page: Page, top: int) -> Iterator[Text | str]:
+def _device_lines(snapshot: HeapSnapshot, device: DeviceSnapshot, page: Page, top: int) -> Iterator[Text | str]:
+    instant = snapshot.instant
+    if device.oom_verdict is not None:
+        yield from verdict_report(device.oom_verdict, page, recording=snapshot.path)
+        yield ""
     for line in theme.wrap(_verdict(instant, device), page.width):
         yield Text(line, style=theme.TITLE)
     if device.nvml is not None:

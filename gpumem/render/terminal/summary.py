@@ -5,12 +5,14 @@ Owns: the layout of `gpumem summary`. Must not know: how figures are found. No a
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, TraceSummary
 from gpumem.heap.figures import HeapFigures
+from gpumem.render.oom_words import verdict_text
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.holders import holder_lines
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
@@ -48,7 +50,7 @@ def _summary_lines(summary: TraceSummary, page: Page, top: int) -> Iterator[Text
     for number, device in enumerate(summary.devices):
         if number:
             yield ""
-        yield from _device_lines(device, page, top)
+        yield from _device_lines(device, page, top, summary.path)
 
 
 def _headline(summary: TraceSummary, page: Page) -> str:
@@ -116,14 +118,14 @@ def _at(time_ns: int, event: EventIndex) -> str:
     return f"{format_duration(time_ns)} (event {format_count(event)})" if event >= 0 else "the start"
 
 
-def _device_lines(device: DeviceSummary, page: Page, top: int) -> Iterator[Text | str]:
+def _device_lines(device: DeviceSummary, page: Page, top: int, path: str) -> Iterator[Text | str]:
     for line in theme.wrap(_verdict(device), page.width):
         yield Text(line, style=theme.TITLE)
     yield ""
     yield from _figure_table(device, page)
     yield from _heap_facts(device, page)
     yield _fact("segments", _segment_facts(device), page)
-    yield from _oom_facts(device, page)
+    yield from _oom_facts(device, page, path)
     if device.alloc_count or device.peak.held_bytes:
         yield ""
         yield from holder_lines(device.peak, page, top)
@@ -301,7 +303,7 @@ def _segment_facts(device: DeviceSummary) -> str:
     )
 
 
-def _oom_facts(device: DeviceSummary, page: Page) -> Iterator[Text]:
+def _oom_facts(device: DeviceSummary, page: Page, path: str) -> Iterator[Text]:
     if not device.oom_count:
         yield _fact("out of memory", "never", page)
     shown = device.ooms[:3]
@@ -312,11 +314,17 @@ def _oom_facts(device: DeviceSummary, page: Page) -> Iterator[Text]:
             f"at {format_duration(oom.time_ns)}, event {format_count(oom.event)}: asked "
             f"{format_bytes(oom.requested_bytes)} with {format_bytes(oom.free_bytes)} free on the card{limit}"
         )
+        if oom is device.ooms[0] and device.oom_verdict is not None:
+            text = f"at {format_duration(oom.time_ns)}, event {format_count(oom.event)}. "
+            text += verdict_text(device.oom_verdict)
         line = _fact("out of memory", text, page)
         line.stylize(theme.ERROR)
         yield line
     if device.oom_count > len(shown):
         yield _fact("", f"and {counted(device.oom_count - len(shown), 'more time')}", page)
+    if device.oom_verdict is not None:
+        command = f"gpumem snapshot {shlex.quote(printable(path))} --at oom"
+        yield Text(fit_left("what to do", 16)).append(command, style=theme.COMMAND)
 
 
 def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]:

@@ -136,7 +136,7 @@ def test_window_is_named(golden: Golden) -> None:
 
 
 def test_summary_of_a_device_fits_one_screen() -> None:
-    for known, lines_max in ((False, 25), (True, 31)):
+    for known, lines_max in ((False, 28), (True, 34)):
         text = render_summaries([summarise_trace(training_trace(oom=True, block_bytes_known=known))], PAGES["80"])
         assert len(text.plain.splitlines()) <= lines_max
 

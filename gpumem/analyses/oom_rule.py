@@ -370,6 +370,6 @@ def _request_range(facts: OomFacts) -> tuple[int, int] | None:
         return 1, SMALL_REQUEST_BYTES_MAX
     if asked.rounding_bytes == 0 and asked.byte_count == LARGE_SEGMENT_BYTES:
         return SMALL_REQUEST_BYTES_MAX + 1, LARGE_REQUEST_BYTES_MIN - 1
-    if asked.rounding_bytes == 0 and asked.byte_count % SEGMENT_STEP_BYTES:
-        return None
+    if asked.high // SEGMENT_STEP_BYTES * SEGMENT_STEP_BYTES < asked.low:
+        return None  # no segment has such bytes
     return max(1, asked.low - SEGMENT_STEP_BYTES + 1), asked.high

@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpumem.errors import InputError, TraceNotFound
-from gpumem.importers.oom_text import MESSAGE_CHARACTERS_MAX, find_starts, is_whole, origin_of, parse_message
+from gpumem.importers.oom_text import (
+    MESSAGE_CHARACTERS_MAX,
+    find_starts,
+    is_continued_by,
+    is_whole,
+    origin_of,
+    parse_message,
+)
 from gpumem.trace.oom_message import FoundMessage, OomLog, OomMessage, OomOrigin
 from gpumem.units import counted
 
@@ -43,7 +50,7 @@ _TIME = r"\[?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d
 _PREFIX = re.compile(
     rf"(?>(?:\s*+(?>{_TIME}|\[[^\[\]]{{1,60}}\](?:<std(?:out|err)>)?:?"
     r"|\((?=[^()]{0,80}(?:pid|rank|ip)\s*[=:])[^()]{1,120}\):?|\d{1,5}:(?=\s|$)|[\w.-]{1,60}\s{0,20}\|(?!\|)"
-    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\b:?))*)\s*"
+    r"|(?i:(?:global_)?rank)[ :=_-]?\d{1,6}\b:?|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\b:?))*)\s*"
 )
 _RANK = re.compile(
     r"\[\s*(?:global_)?rank[ :=_]*(\d{1,6})\b|\[default(\d{1,6})\]|\[\d{1,6},\s?(\d{1,6})\]<std"
@@ -55,17 +62,17 @@ _NO_MESSAGE_LINE = re.compile(r"\s*(?:Traceback \(|File \"|\^+\s*$|raise |return
 _SETTINGS = re.compile(
     r"PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF[\"']?\s{0,3}(?:=|:|\]\s?=|,)\s{0,3}[\"']?([a-z_]{3,40}:[\w:,.\[\]>-]{1,400})"
 )
-_ADVICE = re.compile(r"(?:try|recommend|consider|suggest|e\.g\.|set)\w*\s+(?:\w+\s+){0,3}[`\"']?$", re.IGNORECASE)
+_ADVICE = re.compile(r"(?:try|recommend|consider|suggest|e\.g\.)\w*\s+(?:\w+\s+){0,3}[`\"']?$", re.IGNORECASE)
+_PURPOSE = re.compile(r"[`\"']?\s+(?:to|can|could|may|might)\b")
+"""What follows settings that are only spoken of."""
 _EXPANDABLE_REFUSED = "expandable_segments not supported on this platform"
 
+_RECORDING = "no log; of a recording, gpumem snapshot --at oom says why memory ran out"
+_COMPRESSED = "compressed; unpack it first (zcat, xzcat, zstdcat) and give it on standard input as -"
 _MAGICS = (
-    (b"PK\x03\x04", "a recording or an archive, no log"),
-    (b"\x80\x02", "a pickle, no log"),
-    (b"\x80\x04", "a pickle, no log"),
-    (b"\x80\x05", "a pickle, no log"),
-    (b"\x1f\x8b", "compressed"),
-    (b"\xfd7zXZ", "compressed"),
-    (b"(\xb5/\xfd", "compressed"),
+    (b"PK\x03\x04", f"a recording or an archive, {_RECORDING}"),
+    *((start, f"a pickle, {_RECORDING}") for start in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")),
+    *((start, _COMPRESSED) for start in (b"\x1f\x8b", b"\xfd7zXZ", b"(\xb5/\xfd")),
 )
 
 
@@ -202,9 +209,11 @@ class _Collector:
         body = text[prefix.end() :]
         key = _writer_of(text[: prefix.end()])
         starts = [start for start in find_starts(text) if start.start() < line.end]
+        if starts and key in self._open and is_continued_by(self._open[key].origin, self._open[key].text, starts[0]):
+            del starts[0]
         before = text if not starts else text[: starts[0].start()]
-        if not self._continue(key, line.number, body if not starts else before[prefix.end() :]):
-            self._note_settings(before)
+        self._continue(key, line.number, body if not starts else before[prefix.end() :])
+        self._note_settings(before)
         for number, start in enumerate(starts):
             end = starts[number + 1].start() if number + 1 < len(starts) else len(text)
             self._begin(_writer_of(text[max(0, start.start() - 200) : start.start()], key), start, line, text[:end])
@@ -228,21 +237,20 @@ class _Collector:
         self._open[key], self._last = one, key
         self._close_whole(key)
 
-    def _continue(self, key: Key, number: int, body: str) -> bool:
-        """Whether the line's body belongs to an open message: its writer's, or the last one's where it names none."""
+    def _continue(self, key: Key, number: int, body: str) -> None:
+        """Adds the line's body to an open message: its writer's, or the last one's where it names none."""
         if key not in self._open and key == (None, None) and self._last in self._open:
             assert self._last is not None, "no key is None"
             key = self._last
         one = self._open.get(key)
         if one is None or not body:
-            return one is not None
+            return
         if _NO_MESSAGE_LINE.match(body) or one.own_lines >= MESSAGE_LINES_MAX:
             self._close(key)
-            return False
+            return
         one.text += "\n" + body
         one.own_lines, one.seen_at = one.own_lines + 1, number
         self._close_whole(key)
-        return True
 
     def _close_whole(self, key: Key) -> None:
         one = self._open[key]
@@ -267,7 +275,7 @@ class _Collector:
 
     def _note_settings(self, text: str) -> None:
         for match in _SETTINGS.finditer(text):
-            if not _ADVICE.search(text[: match.start()][-60:]):
+            if not _ADVICE.search(text[: match.start()][-60:]) and not _PURPOSE.match(text, match.end()):
                 self._settings = match[1].rstrip(".,:")
         self._has_expandable_refused = self._has_expandable_refused or _EXPANDABLE_REFUSED in text
 
@@ -305,7 +313,7 @@ def _nothing_found(name: str, head: bytes, lines: int) -> str:
         return f"{name} is empty; give the program's output with its errors in it (2>&1)."
     for magic, kind in _MAGICS:
         if head.startswith(magic):
-            return f"{name} is {kind}; of a recording, gpumem snapshot --at oom says why memory ran out."
+            return f"{name} is {kind}."
     return (
         f"{name} has no out-of-memory error in {counted(lines, 'line')}: looked for those of PyTorch, CuPy, gpumem, "
         "CUDA and its libraries; give the output of the process that failed, with its errors in it (2>&1)."

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from gpumem.trace.oom_message import Figure, OomMessage, OomOrigin, ProcessShare
 from gpumem.units import GIB, KIB, MIB, TIB
@@ -31,9 +32,10 @@ _UNITS |= {"kb": KIB, "mb": MIB, "gb": GIB}  # of PyTorch before 1.0, which mean
 _IMPOSSIBLE_BYTES = 1 << 60
 """What is not known is printed as 2^64 - 1 bytes: 17179869184.00 GiB."""
 
-_BYTES = r"(\d[\d,]{0,24}(?:\.\d{1,6})?) ?(bytes|byte|B|[KMGT]i?B)"
+_BYTES = r"(\d[\d,]{0,24}(?:\.\d{1,6})?)(bytes|byte|B|[KMGT]i?B)"
 _STARTS = (
-    (OomOrigin.TORCH, r"\b[A-Z]{2,5} out of memory\.? ?(?=Tried to allocate|Allocation was preemptively)"),
+    (OomOrigin.TORCH, r"\b[A-Z]{2,5} out of memory\.? ?(?=Tried to allocate|Allocation was preemptively|.{0,16}$)"),
+    (OomOrigin.TORCH, r"Tried to allocate (?=[\d.]{1,12} (?:bytes|[KMG]i?B)\b)"),
     (OomOrigin.TORCH, r"Preemptively rejecting allocation: requested"),
     (OomOrigin.TORCH_ASYNC, r"Allocation on device \d{1,4} would exceed allowed memory"),
     (OomOrigin.CUPY, r"Out of memory allocating (?=[\d,]{1,30} bytes)|out of memory to allocate (?=\d{1,30} bytes)"),
@@ -51,16 +53,12 @@ START = re.compile("|".join(f"(?P<{origin.value}_{number}>{text})" for number, (
 _ORIGIN_OF_GROUP = {f"{origin.value}_{number}": origin for number, (origin, _) in enumerate(_STARTS)}
 
 _WHOLE = {
-    OomOrigin.TORCH: re.compile(
-        r"PyTorch but unallocated|reserved in total by PyTorch\)|cached\)|more than 1EB|per_process_memory_fraction"
-        r"|throw_on_cudamalloc_oom"
-    ),
-    OomOrigin.TORCH_ASYNC: re.compile(rf"PyTorch limit[^:]{{0,60}}: ?{_BYTES}"),
-    OomOrigin.CUPY: re.compile(r"bytes\)"),
-    OomOrigin.GPUMEM: re.compile(r"are in use"),
-    OomOrigin.LIBRARY: re.compile(""),
+    OomOrigin.TORCH: r"PyTorch but unallocated|in total by PyTorch\)|cached\)|1EB memory|size: {bytes}|% of {bytes}\)",
+    OomOrigin.TORCH_ASYNC: r"PyTorch limit[^:]*: {bytes}",
+    OomOrigin.CUPY: r"bytes\)",
+    OomOrigin.GPUMEM: r"are in use",
+    OomOrigin.LIBRARY: "",
 }
-_WORDING = re.compile(r"[^\s,;:'\"`()\[\]{}]+")
 
 
 def origin_of(start: re.Match[str]) -> OomOrigin:
@@ -71,37 +69,46 @@ def origin_of(start: re.Match[str]) -> OomOrigin:
 
 def is_whole(origin: OomOrigin, text: str) -> bool:
     """Whether `text`, from the message's start, has all its figures."""
-    return _WHOLE[origin].search(_joined(text, " ")) is not None or _WHOLE[origin].search(_joined(text, "")) is not None
+    return _match(_WHOLE[origin], _compact(text)) is not None
+
+
+def is_continued_by(origin: OomOrigin, text: str, start: re.Match[str]) -> bool:
+    """Whether what looks like a start is the second line of a message of which `text` is the first."""
+    return origin is OomOrigin.TORCH and "Tried to" not in text and start[0].startswith("Tried to")
 
 
 def parse_message(origin: OomOrigin, text: str) -> OomMessage | None:
-    """The figures of the message that begins at `text`; None where it has the words of one and nothing more.
+    """The figures of the message that begins at `text`; None where it has the words of one and nothing more."""
+    compact = _compact(text)
+    match origin:
+        case OomOrigin.TORCH:
+            return _parse_torch(compact) or _parse_library(text, compact)
+        case OomOrigin.TORCH_ASYNC:
+            return _parse_torch_async(compact)
+        case OomOrigin.CUPY:
+            return _parse_cupy(compact)
+        case OomOrigin.GPUMEM:
+            return _parse_gpumem(text, compact)
+        case _:
+            return _parse_library(text, compact)
 
-    Line breaks may stand anywhere: a terminal's fall between words or inside them.
+
+def _compact(text: str) -> str:
+    """The text without blanks, line breaks and frames.
+
+    A terminal breaks lines between words or inside them, so only what no break can touch is looked at.
     """
-    readers = {
-        OomOrigin.TORCH: _parse_torch,
-        OomOrigin.TORCH_ASYNC: _parse_torch_async,
-        OomOrigin.CUPY: _parse_cupy,
-        OomOrigin.GPUMEM: _parse_gpumem,
-        OomOrigin.LIBRARY: _parse_library,
-    }
-    found = [readers[origin](_joined(text, glue)) for glue in (" ", "")]
-    known = [one for one in found if one is not None]
-    return max(known, key=_figure_count, default=None)
+    return re.sub(r"[\s│|]+", "", text[:MESSAGE_CHARACTERS_MAX].replace("\\n", " "))
 
 
-def _joined(text: str, glue: str) -> str:
-    plain = text[:MESSAGE_CHARACTERS_MAX].replace("\\n", "\n").replace("│", " ")
-    return re.sub(r"[ \t\u00a0]+", " ", re.sub(r"\s*[\r\n]+\s*", glue, plain))
+@cache
+def _pattern(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern.replace("{bytes}", _BYTES).replace(" ", ""))
 
 
-def _figure_count(message: OomMessage) -> int:
-    figures = (
-        message.asked, message.free, message.card, message.allocated, message.idle, message.reserved,
-        message.private_idle, message.limit, message.process,
-    )  # fmt: skip
-    return sum(figure is not None for figure in figures) + len(message.other_processes)
+def _match(pattern: str, text: str) -> re.Match[str] | None:
+    """The first place in a compact text; the pattern is written with blanks, to be read, and {bytes} for a figure."""
+    return _pattern(pattern).search(text)
 
 
 def _figure(match: re.Match[str] | None, first: int = 1) -> Figure | None:
@@ -117,31 +124,31 @@ def _figure(match: re.Match[str] | None, first: int = 1) -> Figure | None:
 
 
 def _search(pattern: str, text: str) -> Figure | None:
-    return _figure(re.search(pattern, text))
+    return _figure(_match(pattern, text))
 
 
 def _parse_torch(text: str) -> OomMessage | None:
-    if "preemptively rejected" in text or text.startswith("Preemptively"):
+    if _match("(?:P|p)reemptively reject", text) is not None:
         return _parse_preemptive(text)
-    asked = _search(rf"Tried to allocate {_BYTES}", text)
+    asked = _search(r"Tried to allocate {bytes}", text)
     if asked is None:
         return None
-    classic = re.search(rf"\(GPU (\d{{1,4}}); {_BYTES} total capacity;", text)
+    classic = _match(r"\(GPU (\d{1,4}); {bytes} total capacity;", text)
     return _parse_classic(text, asked, classic) if classic is not None else _parse_modern(text, asked)
 
 
 def _parse_classic(text: str, asked: Figure, start: re.Match[str]) -> OomMessage:
     rest = text[start.start() :]
-    idle = _search(rf"{_BYTES} cached\)", rest)
-    reserved = _search(rf"{_BYTES} reserved in total", rest)
+    idle = _search(r"{bytes} cached\)", rest)
+    reserved = _search(r"{bytes} reserved in total", rest)
     return OomMessage(
         OomOrigin.TORCH,
         asked=_exact_segment(asked),
         device=int(start[1]),
         card=_figure(start, 2),
-        allocated=_search(rf"{_BYTES} already allocated", rest),
-        free=_search(rf"{_BYTES} free;", rest),
-        limit=_search(rf"{_BYTES} allowed;", rest),
+        allocated=_search(r"{bytes} already allocated", rest),
+        free=_search(r"{bytes} free;", rest),
+        limit=_search(r"{bytes} allowed;", rest),
         idle=idle,
         reserved=reserved,
         versions="1.3 or older" if idle is not None else "1.4 to 2.0" if reserved is not None else None,
@@ -149,20 +156,20 @@ def _parse_classic(text: str, asked: Figure, start: re.Match[str]) -> OomMessage
 
 
 def _parse_modern(text: str, asked: Figure) -> OomMessage:
-    place = re.search(rf"GPU (\d{{1,4}}) has a total capaci?ty of {_BYTES}", text)
-    processes = re.finditer(rf"Process (\d{{1,10}}) has {_BYTES} memory in use", text)
+    place = _match(r"GPU (\d{1,4}) has a total capaci?ty of {bytes}", text)
+    processes = _pattern(r"Process (\d{1,10}) has {bytes} memory in use").finditer(text)
     return OomMessage(
         OomOrigin.TORCH,
         asked=_exact_segment(asked),
         device=None if place is None else int(place[1]),
         card=_figure(place, 2),
-        free=_search(rf"of which {_BYTES} is free", text),
-        process=_search(rf"this process has {_BYTES} memory in use", text),
+        free=_search(r"of which {bytes} is free", text),
+        process=_search(r"this process has {bytes} memory in use", text),
         other_processes=tuple(ProcessShare(int(one[1]), _figure(one, 2)) for one in processes),
-        limit=_search(rf"{_BYTES} allowed;", text),
-        allocated=_search(rf"{_BYTES} is allocated by PyTorch", text),
-        private_idle=_search(rf"with {_BYTES} allocated in private pools", text),
-        idle=_search(rf"{_BYTES} is reserved by PyTorch", text),
+        limit=_search(r"{bytes} allowed;", text),
+        allocated=_search(r"{bytes} is allocated by PyTorch", text),
+        private_idle=_search(r"with {bytes} allocated in private pools", text),
+        idle=_search(r"{bytes} is reserved by PyTorch", text),
         versions=_versions_of(text),
     )
 
@@ -172,74 +179,75 @@ def _versions_of(text: str) -> str | None:
         ("capacty", "2.1 to 2.2"),
         ("optimizing-memory-usage", "2.11 or newer"),
         ("PYTORCH_ALLOC_CONF=", "2.10"),
-        ("allocated in private pools", "2.4 or newer"),
-        ("has a total capacity", "2.3 or newer"),
+        ("allocatedinprivatepools", "2.4 or newer"),
+        ("totalcapacity", "2.3 or newer"),
     )
     return next((versions for sign, versions in signs if sign in text), None)
 
 
 def _parse_preemptive(text: str) -> OomMessage:
     """Refused for the limit before the driver was asked; the log line says more than the error."""
-    held = _search(rf"total_allocated_memory \({_BYTES}\)", text)
+    held = _search(r"total_allocated_memory \({bytes}\)", text)
     return OomMessage(
         OomOrigin.TORCH,
-        asked=_search(rf"(?:Requested size: |rejecting allocation: requested ){_BYTES}", text),
+        asked=_search(r"(?:Requested size: |rejecting allocation: requested ){bytes}", text),
         reserved=held,
-        card=_search(rf"% of {_BYTES}\)", text),
+        card=_search(r"% of {bytes}\)", text),
         versions="2.12 or newer",
         is_preemptive=True,
     )
 
 
-def _parse_torch_async(text: str) -> OomMessage | None:
-    device = re.match(r"Allocation on device (\d{1,4})", text)
+def _parse_torch_async(text: str) -> OomMessage:
+    device = _match(r"Allocation on device (\d{1,4})", text)
     assert device is not None, "START matched it"
     return OomMessage(
         OomOrigin.TORCH_ASYNC,
         device=int(device[1]),
-        allocated=_search(rf"Currently allocated ?: ?{_BYTES}", text),
-        asked=_search(rf"Requested ?: ?{_BYTES}", text),
-        card=_search(rf"Device limit ?: ?{_BYTES}", text),
-        free=_search(rf"Free \(according to CUDA\) ?: ?{_BYTES}", text),
-        limit=_search(rf"PyTorch limit[^:]{{0,60}}: ?{_BYTES}", text),
+        allocated=_search(r"Currently allocated: {bytes}", text),
+        asked=_search(r"Requested: {bytes}", text),
+        card=_search(r"Device limit: {bytes}", text),
+        free=_search(r"Free \(according to CUDA\): {bytes}", text),
+        limit=_search(r"PyTorch limit[^:]{0,60}: {bytes}", text),
     )
 
 
-def _parse_cupy(text: str) -> OomMessage | None:
-    asked = _search(rf"allocat(?:ing|e) {_BYTES}", text)
-    held = _search(rf"allocated so far: {_BYTES}", text)
-    with_request = _search(rf"\(total {_BYTES}", text)
+def _parse_cupy(text: str) -> OomMessage:
+    asked = _search(r"allocat(?:ing|e) {bytes}", text)
+    held = _search(r"allocated so far: {bytes}", text)
+    with_request = _search(r"\(total {bytes}", text)
     if held is None and with_request is not None and asked is not None:
         held = (with_request - asked).floored()  # CuPy before 7 counted the request too
-    limit = _search(rf"limit set to:? {_BYTES}", text)
+    limit = _search(r"limit set to:? {bytes}", text)
     return OomMessage(OomOrigin.CUPY, asked=asked, reserved=held, limit=limit)
 
 
-def _parse_gpumem(text: str) -> OomMessage | None:
-    start = re.match(rf"Out of memory on device (\d{{1,4}}) \((.{{0,200}}?)\): {_BYTES} were asked for", text)
+def _parse_gpumem(written: str, text: str) -> OomMessage | None:
+    start = _match(r"Out of memory on device (\d{1,4}) \(.{0,200}?\): {bytes} were asked for", text)
     if start is None:
         return None
-    free = re.search(rf"{_BYTES} of {_BYTES} are free", text)
-    held = re.search(rf"This allocator holds {_BYTES}, of which {_BYTES} are in use", text)
+    name = re.match(r"Out of memory on device \d+ \(([^\r\n]{1,200}?)\): ", written)
+    free = _match(r"{bytes} of {bytes} are free", text)
+    held = _match(r"This allocator holds {bytes}, of which {bytes} are in use", text)
     reserved, allocated = _figure(held), _figure(held, 3)
     return OomMessage(
         OomOrigin.GPUMEM,
-        asked=_figure(start, 3),
+        asked=_figure(start, 2),
         device=int(start[1]),
-        device_name=start[2] or None,
+        device_name=None if name is None else name[1],
         free=_figure(free),
         card=_figure(free, 3) if free is not None else None,
         reserved=reserved,
         allocated=allocated,
-        limit=_search(rf"The limit is {_BYTES}", text),
+        limit=_search(r"The limit is {bytes}", text),
     )
 
 
-def _parse_library(text: str) -> OomMessage | None:
-    start = START.match(text)
+def _parse_library(written: str, text: str) -> OomMessage:
+    start = START.match(written)
     assert start is not None, "START matched it"
-    asked = _search(rf"(?:trying to allocate|[Ff]ailed to allocate[^(]{{0,40}}\(|malloc(?: async)?) ?{_BYTES}", text)
-    return OomMessage(OomOrigin.LIBRARY, asked=asked, wording=start[0])
+    asked = _search(r"trying to allocate {bytes}", text)
+    return OomMessage(OomOrigin.LIBRARY, asked=asked, wording=start[0].strip(" ."))
 
 
 def _exact_segment(asked: Figure) -> Figure:

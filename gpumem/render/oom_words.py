@@ -19,8 +19,8 @@ _LESS = "a smaller batch, shorter sequences, activation checkpointing, lower pre
 
 _LIMITS = {
     OomOrigin.TORCH: (
-        "torch.cuda.set_per_process_memory_fraction in your code or your framework's, or per_process_memory_fraction in "
-        "PYTORCH_CUDA_ALLOC_CONF"
+        "torch.cuda.set_per_process_memory_fraction in your code or your framework's, or per_process_memory_fraction "
+        "in PYTORCH_CUDA_ALLOC_CONF"
     ),
     OomOrigin.CUPY: "set_limit of CuPy's memory pool, or CUPY_GPU_MEMORY_LIMIT",
     OomOrigin.GPUMEM: "memory_bytes of gpumem.Allocator, or per_process_memory_fraction in its settings",
@@ -119,8 +119,15 @@ def asked_text(found: OomVerdict) -> str:
     return f"a segment for a request of {format_bytes(least)} to {format_bytes(most)}"
 
 
+def is_rough(figure: Figure) -> bool:
+    """Whether a figure is so rough that this has to be said: its rounding is more than 2 % of it."""
+    return figure.rounding_bytes * 50 > figure.byte_count
+
+
 def _bytes(figure: Figure | None) -> str:
-    return "an unknown number of bytes" if figure is None else format_bytes(figure.byte_count)
+    if figure is None:
+        return "an unknown number of bytes"
+    return f"about {format_bytes(figure.byte_count)}" if is_rough(figure) else format_bytes(figure.byte_count)
 
 
 def _reach(found: OomVerdict) -> str:

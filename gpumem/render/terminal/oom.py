@@ -19,6 +19,7 @@ from gpumem.render.oom_words import (
     finding_command,
     finding_text,
     is_advice,
+    is_rough,
     verdict_text,
     verdict_word,
 )
@@ -124,7 +125,9 @@ def _message_row(one: ExplainedMessage) -> str:
 
 
 def _cell(figure: Figure | None) -> str:
-    return "-" if figure is None else format_bytes(figure.byte_count)
+    if figure is None:
+        return "-"
+    return f"~{format_bytes(figure.byte_count)}" if is_rough(figure) else format_bytes(figure.byte_count)
 
 
 def _message_lines(findings: OomLogFindings, one: ExplainedMessage, page: Page) -> Iterator[Text]:
@@ -208,7 +211,7 @@ def _outside_text(found: OomVerdict) -> str:
 
 def _figure_row(label: str, figure: Figure, card: Figure | None, remark: str, page: Page) -> Text:
     row = Text(label)
-    row.append(fit_right(format_bytes(figure.byte_count), _BYTES_WIDTH), style=theme.FIGURE)
+    row.append(fit_right(_cell(figure), _BYTES_WIDTH), style=theme.FIGURE)
     if card is not None:
         row.append(fit_right(format_share(figure.byte_count, card.byte_count), _SHARE_WIDTH))
     if not remark:

@@ -1,0 +1,349 @@
+"""Out-of-memory errors in logs: whose, where, how often, however the log was written."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpumem.errors import InputError, TraceNotFound
+from gpumem.importers import oom_log
+from gpumem.importers.oom_log import read_oom_log, read_oom_text
+from gpumem.trace.oom_message import Figure, FoundMessage, OomOrigin
+from oom_messages import classic, cupy, modern, on_driver_pools
+from trace_builder import GiB, MiB
+
+ERROR = modern("546.00 MiB", of="15.77 GiB", free="514.19 MiB", process="15.2 GiB", used="14.10 GiB", idle="736.86 MiB")
+WRAPPED = """torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 546.00 MiB.
+GPU 0 has a total capacity of 15.77 GiB of which 514.19 MiB is free.
+Including non-PyTorch memory, this process has 15.2 GiB memory in use.
+Of the allocated memory 14.10 GiB is allocated by PyTorch,
+and 736.86 MiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try
+setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."""
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/anna/train.py", line 88, in <module>
+    main()
+  File "/home/anna/train.py", line 61, in step
+    loss = model(batch)
+           ^^^^^^^^^^^^"""
+PREFIXES = {
+    "torch": "[rank{}]: ",
+    "torchrun": "[default{}]:",
+    "srun": "{}: ",
+    "mpirun": "[1,{}]<stderr>:",
+    "words": "Rank {}: ",
+    "worker": "(VllmWorker rank={} pid=4711) ",
+    "logging": "2025-03-01 12:00:07,123 [rank{}] ERROR: ",
+    "colours": "\x1b[36m[rank{}]:\x1b[0m ",
+    "stamped": "2021-12-08T01:25:15.387525661Z [rank{}]: ",
+}
+
+
+def messages_in(text: str) -> list[FoundMessage]:
+    return list(read_oom_text(text).messages)
+
+
+def of_rank(rank: int, *, asked: str = "16.00 GiB") -> str:
+    """An error of a rank that is like no other's."""
+    return modern(
+        asked, of="79.15 GiB", free=f"{rank + 1}00.00 MiB", process="78.00 GiB", used=f"7{rank}.50 GiB",
+        idle="300.00 MiB", gpu=rank,
+    )  # fmt: skip
+
+
+def figures_of(found: FoundMessage) -> tuple[int | None, Figure | None]:
+    return found.message.device, found.message.free
+
+
+def test_message_on_one_line_has_its_line_and_figures() -> None:
+    (found,) = messages_in(f"starting\n{TRACEBACK}\n{ERROR}\nbye\n")
+    assert (found.line, found.rank, found.worker, found.repeats) == (8, None, None, 1)
+    message = found.message
+    assert message.origin is OomOrigin.TORCH
+    assert message.device == 0
+    assert message.asked == Figure(546 * MiB)
+    assert message.card == Figure(round(15.77 * GiB), 5368710)
+    assert message.process == Figure(round(15.2 * GiB), 53687092)
+    assert message.versions == "2.3 or newer"
+
+
+def test_wrapped_message_says_the_same() -> None:
+    (whole,), (wrapped,) = messages_in(ERROR), messages_in(WRAPPED)
+    assert wrapped.message == whole.message
+
+
+@pytest.mark.parametrize("width", [44, 61, 80, 97, 120])
+def test_message_broken_within_words_says_the_same(width: int) -> None:
+    text = "\n".join(ERROR[at : at + width] for at in range(0, len(ERROR), width))
+    found = messages_in(text)
+    assert (len(found), found[0].line) == (1, 1)
+    whole = messages_in(ERROR)[0].message
+    assert (found[0].message.asked, found[0].message.card) == (whole.asked, whole.card)
+    assert (found[0].message.allocated, found[0].message.idle) == (whole.allocated, whole.idle)
+
+
+def test_message_without_its_beginning_is_read() -> None:
+    (found,) = messages_in(ERROR[ERROR.index("Tried") :])
+    assert found.message == messages_in(ERROR)[0].message
+
+
+def test_message_in_a_frame_says_the_same() -> None:
+    text = "\n".join(f"│ {line:<100} │" for line in WRAPPED.splitlines())
+    assert messages_in(text)[0].message == messages_in(ERROR)[0].message
+
+
+def test_message_in_json_says_the_same() -> None:
+    escaped = WRAPPED.replace("\n", "\\n")
+    assert messages_in(f'{{"level": "error", "message": "{escaped}"}}')[0].message == messages_in(ERROR)[0].message
+
+
+def test_figures_of_the_driver_s_pools_stand_a_line_each() -> None:
+    (found,) = messages_in(on_driver_pools("640.00 MiB", used="9.43 GiB", of="11.59 GiB", free="7.12 MiB"))
+    assert found.message.asked == Figure(640 * MiB, 5243)
+    assert found.message.free == Figure(round(7.12 * MiB), 5243)
+    assert found.message.limit is None
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+def test_rank_is_read_from_the_line_s_beginning(prefix: str) -> None:
+    (found,) = messages_in(prefix.format(3) + ERROR)
+    assert found.rank == 3
+
+
+def test_worker_s_own_name_is_kept_where_it_has_no_rank() -> None:
+    (ray,) = messages_in(f"(RayWorker pid=4711, ip=10.0.0.7) {ERROR}")
+    assert (ray.rank, ray.worker) == (None, "RayWorker pid=4711, ip=10.0.0.7")
+    (compose,) = messages_in(f"trainer-2  | {ERROR}")
+    assert (compose.rank, compose.worker) == (None, "trainer-2")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+@pytest.mark.parametrize("is_wrapped", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_eight_ranks_between_one_another_are_told_apart(prefix: str, is_wrapped: bool, seed: int) -> None:
+    chance = random.Random(seed)
+    pending: list[list[str]] = []
+    for rank in range(8):
+        text = of_rank(rank).replace(". ", ".\n") if is_wrapped else of_rank(rank)
+        lines = [*TRACEBACK.splitlines(), *text.splitlines(), "torch.distributed.elastic: exit code 1"]
+        pending.append([prefix.format(rank) + line for line in lines])
+    log: list[str] = []
+    while any(pending):
+        log.append(chance.choice([lines for lines in pending if lines]).pop(0))
+    found = messages_in("\n".join(log))
+    assert sorted(one.rank or 0 for one in found) == list(range(8))
+    for one in found:
+        assert one.rank is not None
+        assert figures_of(one) == figures_of(messages_in(of_rank(one.rank))[0])
+        assert one.message.idle == Figure(300 * MiB, 5243)
+        assert log[one.line - 1].endswith("CUDA out of memory." if is_wrapped else "cuda.html#environment-variables)")
+
+
+def test_same_error_told_again_is_counted_once() -> None:
+    chain = f"{ERROR}\n\nDuring handling of the above exception, another exception occurred:\n\n{TRACEBACK}\n{ERROR}\n"
+    (found,) = messages_in(chain)
+    assert (found.line, found.repeats) == (1, 2)
+
+
+def test_launcher_s_report_of_a_rank_s_error_is_that_error() -> None:
+    found = messages_in(f"[rank1]: {of_rank(1)}\n[rank2]: {of_rank(2)}\nRoot Cause:\n  message: {of_rank(2)}\n")
+    assert [(one.rank, one.line) for one in found] == [(1, 1), (2, 2)]
+
+
+def test_error_without_figures_beside_one_with_them_is_that_one() -> None:
+    (found,) = messages_in(f"{ERROR}\nERROR: CUDA out of memory\nRuntimeError: CUDA error: out of memory\n")
+    assert found.message.asked == Figure(546 * MiB)
+
+
+def test_error_of_a_library_is_another_than_the_allocator_s() -> None:
+    found = messages_in(
+        f"[rank0]: {ERROR}\n[rank1]: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling x\n"
+    )
+    assert [(one.rank, one.message.origin) for one in found] == [(0, OomOrigin.TORCH), (1, OomOrigin.LIBRARY)]
+    assert found[1].message.wording == "CUBLAS_STATUS_ALLOC_FAILED"
+
+
+def test_code_that_speaks_of_the_error_is_no_error() -> None:
+    code = "    if \"CUDA out of memory\" in str(error):\n    if 'CUDA error: out of memory' not in text:\n"
+    with pytest.raises(InputError, match="no out-of-memory error in 2 lines"):
+        read_oom_text(code)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "held", "limit"),
+    [
+        (cupy(8589934592, 4096), 8589934592, 4096, None),
+        (cupy(8589934592, 4096, 17179869184), 8589934592, 4096, 17179869184),
+        ("Exception in main training loop: out of memory to allocate 100 bytes (total 1100 bytes)", 100, 1000, None),
+        ("out of memory to allocate 100 bytes (total 1100 bytes, limit set to 1050 bytes)", 100, 1000, 1050),
+    ],
+)
+def test_cupy_s_bytes_are_exact(text: str, asked: int, held: int, limit: int | None) -> None:
+    message = messages_in(text)[0].message
+    assert message.asked == Figure(asked)
+    assert message.reserved == Figure(held)
+    assert message.limit == (None if limit is None else Figure(limit))
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("jax: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.", 17179869184),
+        ("failed to allocate 17.79G (19104890880 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory", None),
+        ("RuntimeError: HIP error: out of memory", None),
+    ],
+)
+def test_other_libraries_errors_are_found(text: str, asked: int | None) -> None:
+    message = messages_in(text)[0].message
+    assert message.origin is OomOrigin.LIBRARY
+    assert message.asked == (None if asked is None else Figure(asked))
+
+
+@pytest.mark.parametrize(
+    ("message", "versions"),
+    [
+        (classic("2.00 MiB", of="8.00 GiB", used="7.00 GiB", free="0 bytes", cached="1.00 MiB"), "1.3 or older"),
+        (classic("2.00 MiB", of="8.00 GiB", used="7.00 GiB", free="0 bytes", reserved="7.00 GiB"), "1.4 to 2.0"),
+        *[
+            (modern("2.00 MiB", of="8.00 GiB", free="0 bytes", used="7.00 GiB", idle="1.00 MiB", release=release), said)
+            for release, said in (("2.1", "2.1 to 2.2"), ("2.10", "2.10"), ("2.11", "2.11 or newer"))
+        ],
+        (
+            modern("2.00 MiB", of="8.00 GiB", free="0 bytes", used="7.00 GiB", idle="1.00 MiB", pools="2.00 MiB"),
+            "2.4 or newer",
+        ),
+    ],
+)
+def test_shape_names_the_releases_that_print_it(message: str, versions: str) -> None:
+    assert messages_in(message)[0].message.versions == versions
+
+
+def test_last_settings_in_force_are_kept() -> None:
+    log = read_oom_text(
+        "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128\nPYTORCH_ALLOC_CONF=expandable_segments:True,"
+        f"roundup_power2_divisions:[256:1,>:4]\n{ERROR}"
+    )
+    assert log.settings == "expandable_segments:True,roundup_power2_divisions:[256:1,>:4]"
+    assert read_oom_text(ERROR).settings is None
+
+
+# ---- bytes as they come ----
+
+
+def test_line_ends_of_windows_make_no_difference(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(f"one\r\n{WRAPPED}\r\n".replace("\n", "\r\n").encode())
+    (found,) = read_oom_log(str(path)).messages
+    assert found.line == 2
+    assert found.message == messages_in(ERROR)[0].message
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_log_that_powershell_wrote_is_read(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(f"epoch 1 ✓\r\n{ERROR}\r\n".encode(encoding))
+    (found,) = read_oom_log(str(path)).messages
+    assert found.message == messages_in(ERROR)[0].message
+
+
+def test_bytes_that_are_no_text_and_control_characters_do_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    hostile = b"\xff\xfe\x80 \x1b]0;title\x07\x1b[2J\x00 [rank\xff] (pid=\x1b[31m) "
+    path.write_bytes(b"\x80" + hostile + ERROR.encode() + hostile + b"\n" + hostile)
+    (found,) = read_oom_log(str(path)).messages
+    assert found.message == messages_in(ERROR)[0].message
+
+
+def test_message_in_a_line_of_megabytes_is_found_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oom_log, "PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr(oom_log, "LINE_BYTES_MAX", 1 << 15)
+    expected = messages_in(ERROR)[0].message
+    for before in range(0, 3 << 16, 6007):
+        (found,) = messages_in("first\n" + "x" * before + " " + ERROR + "y" * 300_000 + "\nlast\n")
+        assert (found.message, found.line, found.repeats) == (expected, 2, 1), before
+
+
+def test_lines_are_counted_over_pieces_that_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oom_log, "PIECE_BYTES", 1000)
+    text = "".join(f"step {number}: loss 1.0\n" for number in range(5000))
+    (found,) = messages_in(text + f"[rank5]: {ERROR}\n" + text)
+    assert found.line == 5001
+    assert read_oom_text(text + ERROR + "\n" + text).lines == 10001
+
+
+def test_message_over_the_border_of_two_pieces_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = messages_in(ERROR)[0].message
+    for piece_bytes in range(210, 700, 7):
+        monkeypatch.setattr(oom_log, "PIECE_BYTES", piece_bytes)
+        monkeypatch.setattr(oom_log, "OVERLAP_BYTES", piece_bytes // 2)
+        (found,) = messages_in(f"{WRAPPED}\n")
+        assert found.message == expected, piece_bytes
+
+
+def test_log_is_read_as_it_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of megabytes pass through pieces of one, and nothing of them is kept."""
+    monkeypatch.setattr("sys.stdin", Stdin(Endless(piece_of_log(), count=200)))
+    log = read_oom_log("-")
+    assert log.name == "standard input"
+    assert [one.rank for one in log.messages] == [7]
+
+
+def piece_of_log() -> bytes:
+    return b"step 1: loss 0.123, everything is well and nothing of interest happens here\n" * 13_000
+
+
+class Stdin:
+    """Standard input with these bytes."""
+
+    def __init__(self, buffer: io.RawIOBase) -> None:
+        self.buffer = buffer
+
+
+class Endless(io.RawIOBase):
+    """A stream of many equal pieces and one error."""
+
+    def __init__(self, piece: bytes, count: int) -> None:
+        self.pieces: Iterator[bytes] = iter([piece] * count + [f"[rank7]: {ERROR}\n".encode()])
+
+    def read(self, size: int = -1) -> bytes:
+        return next(self.pieces, b"")
+
+
+# ---- what is no such text ----
+
+
+def test_text_without_such_an_error_says_what_was_looked_for() -> None:
+    with pytest.raises(InputError) as caught:
+        read_oom_text("Traceback\nValueError: bad shape\n")
+    assert str(caught.value) == (
+        "the text given has no out-of-memory error in 2 lines: looked for those of PyTorch, CuPy, gpumem, CUDA and its "
+        "libraries; give the output of the process that failed, with its errors in it (2>&1)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "is empty; give the program's output"),
+        (b"PK\x03\x04rest", "is a recording or an archive, no log; of a recording, gpumem snapshot --at oom says"),
+        (b"\x80\x04\x95pickle", "is a pickle, no log"),
+        (b"\x1f\x8b\x08rest", "is compressed; unpack it first"),
+        (b"\x00\x01\x02" * 1000, "has no out-of-memory error in 1 line"),
+    ],
+)
+def test_file_that_is_no_log_says_what_it_is(content: bytes, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="file") as caught:
+        read_oom_log(str(path))
+    assert sentence in str(caught.value)
+
+
+def test_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(TraceNotFound, match="does not exist; check the name, or give the log on standard input as -"):
+        read_oom_log(str(tmp_path / "missing.log"))
+    with pytest.raises(TraceNotFound, match="is a folder; name the log in it"):
+        read_oom_log(str(tmp_path))

@@ -114,8 +114,8 @@ def test_own_allocator_says_what_the_driver_says(tmp_path: Path, monkeypatch: py
     assert texts(measure(tmp_path))["own_allocator"] == (
         CheckState.MISSING,
         (
-            "gpumem's own allocator has no GPU here: there is no CUDA driver (libcuda.so.1); its simulated device needs "
-            "none."
+            "gpumem's own allocator has no GPU here: there is no CUDA driver (libcuda.so.1); its simulated device "
+            "needs none."
         ),
     )
     monkeypatch.setattr(gpus, "count_gpus", lambda: (2, None))
@@ -123,8 +123,8 @@ def test_own_allocator_says_what_the_driver_says(tmp_path: Path, monkeypatch: py
     assert texts(measure(tmp_path))["own_allocator"] == (
         CheckState.OK,
         (
-            "libcuda.so.1 answers. GPU 0: H200, 140.00 GiB, expandable segments; GPU 1: H200, 140.00 GiB, no expandable "
-            "segments"
+            "libcuda.so.1 answers. GPU 0: H200, 140.00 GiB, expandable segments; GPU 1: H200, 140.00 GiB, no "
+            "expandable segments"
         ),
     )
 

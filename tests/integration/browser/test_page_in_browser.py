@@ -1,0 +1,256 @@
+"""The page in a headless Chromium, made by `gpumem report` and opened from disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from chromium_pages import OpenedPage, open_page
+from hostile_page import NAMES
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator
+
+pytestmark = pytest.mark.needs("chromium", "playwright")
+
+PageOf = Callable[[str], Path]
+PAGE_BYTES_MAX = 8 << 20
+
+
+def canvas(page: OpenedPage, figure: str) -> Locator:
+    page.figure(figure)
+    return page.tab.locator(f'[data-figure="{figure}"] canvas')
+
+
+def point(page: OpenedPage, figure: str, x: float, y: float) -> tuple[float, float]:
+    """The place in the window of a point of a figure's canvas, in shares of it."""
+    box = canvas(page, figure).bounding_box()
+    assert box is not None
+    return box["x"] + x * box["width"], box["y"] + y * box["height"]
+
+
+def tip(page: OpenedPage, figure: str) -> str:
+    found = page.tab.locator(f'[data-figure="{figure}"] .tip')
+    return found.inner_text() if found.is_visible() else ""
+
+
+@pytest.mark.parametrize("name", ["nine_steps_cupy", "requests", "empty", "gpt2_train+resnet50_train"])
+def test_page_opens_from_disk_and_asks_for_nothing(browser: Browser, page_of: PageOf, name: str) -> None:
+    path = page_of(name)
+    assert path.stat().st_size < PAGE_BYTES_MAX
+    with open_page(browser, path) as page:
+        page.run("() => GM.drawAll()")
+        page.settle()
+        assert page.requests == []
+        assert page.complaints == []
+
+
+def test_every_figure_is_drawn(training: OpenedPage) -> None:
+    for figure in ("curves", "flame", "sites", "bands", "heap"):
+        training.figure(figure)
+    assert {"curves", "flame", "sites", "bands", "heap"} <= set(training.run("() => GM.state.drawn"))
+    assert training.colours("bands") > 20
+    assert training.colours("heap") > 20
+    assert training.tab.locator("#curves-plot svg path").count() > 5
+    assert training.tab.locator("#flame-plot svg path").count() > 5
+    assert training.complaints == []
+
+
+def test_hovering_a_band_says_how_large_whose_and_how_long(training: OpenedPage) -> None:
+    x, y = point(training, "bands", 0.5, 0.8)
+    training.tab.mouse.move(x, y)
+    text = tip(training, "bands")
+    assert re.search(r"^[\d.]+ [KMG]iB", text)
+    assert "gpt2_train.py" in text
+    assert "never freed" in text or " to " in text
+    training.tab.mouse.move(1, 1)
+    assert tip(training, "bands") == ""
+
+
+def test_hovering_the_heap_names_state_and_segment(training: OpenedPage) -> None:
+    x, y = point(training, "heap", 0.02, 0.3)
+    training.tab.mouse.move(x, y)
+    text = tip(training, "heap")
+    assert re.search(r"allocated|gap|releasable", text)
+    assert "in a segment of" in text
+    training.tab.mouse.move(1, 1)
+
+
+def test_a_site_picked_in_one_figure_is_marked_in_the_others(training: OpenedPage) -> None:
+    canvas(training, "heap")
+    before = training.pixels("heap")
+    x, y = point(training, "bands", 0.5, 0.8)
+    training.tab.mouse.click(x, y)
+    training.settle()
+    site = training.run("() => GM.state.site")
+    assert site is not None
+    row = training.tab.locator(f'#sites-table tr[data-site="{site}"]')
+    assert row.get_attribute("aria-selected") == "true"
+    assert training.run("() => [GM.state.bands.marked, GM.state.heap.marked]") == [site, site]
+    assert training.pixels("heap") != before
+    assert training.tab.locator("#selected").is_visible()
+    training.tab.keyboard.press("Escape")
+    training.settle()
+    assert training.run("() => [GM.state.site, GM.state.bands.marked]") == [None, None]
+    assert training.pixels("heap") == before
+
+
+def test_a_site_picked_in_the_table_is_marked_in_the_canvases(training: OpenedPage) -> None:
+    canvas(training, "bands")
+    before = training.pixels("bands")
+    training.tab.locator("#sites-table tbody tr").nth(1).click()
+    training.settle()
+    assert training.run("() => GM.state.bands.marked") == training.run("() => GM.state.site")
+    assert training.pixels("bands") != before
+    training.tab.locator("#selected-clear").click()
+
+
+def test_sites_are_searched_and_sorted(training: OpenedPage) -> None:
+    tab = training.tab
+    count = tab.locator("#sites-table tbody tr").count()
+    tab.locator("#sites-search").fill("attend")
+    found = tab.locator("#sites-table tbody tr").all_inner_texts()
+    assert 0 < len(found) < count
+    assert all("attend" in text for text in found)
+    tab.locator("#sites-search").fill("")
+    tab.locator('#sites-table th[data-column="alloc_count"] button').click()
+    allocs = tab.locator("#sites-table tbody tr td:last-child").all_inner_texts()
+    numbers = [int(text.replace(",", "")) for text in allocs]
+    assert numbers == sorted(numbers, reverse=True)
+    tab.locator('#sites-table th[data-column="peak_bytes"] button').click()
+
+
+def test_the_slider_moves_through_the_moments_of_the_heap(training: OpenedPage) -> None:
+    canvas(training, "heap")
+    slider = training.tab.locator("#heap-moment")
+    slider.focus()
+    first, label = training.pixels("heap"), training.tab.locator("output.moment").inner_text()
+    assert label.startswith("peak")
+    training.tab.keyboard.press("End")
+    training.settle()
+    assert training.run("() => GM.state.heap.moment") == ["end"]
+    assert training.tab.locator("output.moment").inner_text().startswith("end")
+    assert training.pixels("heap") != first
+    training.tab.keyboard.press("ArrowLeft")
+    assert training.run("() => GM.state.heap.moment") == ["step:7"]
+    training.tab.locator('button[data-moment]:text-is("peak")').click()
+    training.settle()
+    assert training.pixels("heap") == first
+
+
+def test_canvases_are_zoomed_and_moved_by_keys_wheel_and_mouse(training: OpenedPage) -> None:
+    def view() -> dict[str, float]:
+        training.settle()
+        return dict(training.run("() => GM.state.bands.view"))
+
+    whole = view()
+    canvas(training, "bands").focus()
+    training.tab.keyboard.press("+")
+    near = view()
+    assert near["x1"] - near["x0"] < 0.9
+    training.tab.keyboard.press("ArrowRight")
+    assert view()["x0"] > near["x0"]
+    training.tab.keyboard.press("0")
+    assert view() == whole
+    x, y = point(training, "bands", 0.5, 0.5)
+    training.tab.mouse.move(x, y)
+    training.tab.mouse.wheel(0, -300)
+    zoomed = view()
+    assert zoomed["x1"] - zoomed["x0"] < 0.9
+    training.tab.mouse.down()
+    training.tab.mouse.move(x + 80, y, steps=4)
+    training.tab.mouse.up()
+    assert view()["x0"] < zoomed["x0"]
+    assert training.run("() => GM.state.site") is None
+    training.tab.keyboard.press("0")
+
+
+def test_the_wheel_scrolls_the_page_over_a_canvas_without_the_focus(training: OpenedPage) -> None:
+    x, y = point(training, "bands", 0.5, 0.5)
+    training.run("() => document.activeElement.blur()")
+    whole, top = training.run("() => GM.state.bands.view"), training.run("() => window.scrollY")
+    training.tab.mouse.move(x, y)
+    training.tab.mouse.wheel(0, 200)
+    training.tab.wait_for_timeout(300)
+    assert training.run("() => GM.state.bands.view") == whole
+    assert training.run("() => window.scrollY") > top
+
+
+def test_pictures_are_told_in_tables_too(training: OpenedPage) -> None:
+    training.figure("bands")
+    table = training.tab.locator('[data-figure="bands"] details')
+    table.locator("summary").click()
+    assert table.locator("tbody tr").count() == 50
+    assert "gpt2_train.py" in table.locator("tbody tr").first.inner_text()
+    training.figure("heap")
+    segments = training.tab.locator('[data-figure="heap"] details')
+    segments.locator("summary").click()
+    assert re.match(r"0x[0-9a-f]+", segments.locator("tbody td").first.inner_text())
+
+
+def test_dark_pages_are_dark_and_the_switch_turns_them(browser: Browser, page_of: PageOf) -> None:
+    background = "() => getComputedStyle(document.body).backgroundColor"
+    with open_page(browser, page_of("training"), dark=True) as page:
+        assert page.run(background) == "rgb(20, 23, 27)"
+        canvas(page, "bands")
+        dark = page.pixels("bands")
+        page.run("() => GM.setTheme('light')")
+        page.settle()
+        assert page.run(background) == "rgb(255, 255, 255)"
+        assert page.pixels("bands") != dark
+        assert page.complaints == []
+
+
+def test_a_printed_page_has_its_figures_on_white(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("training"), dark=True) as page:
+        page.run("""() => window.addEventListener("beforeprint", () => {
+            window.printed = [GM.state.drawn.length, getComputedStyle(document.body).backgroundColor];
+        })""")
+        content = page.tab.pdf()
+        assert page.run("() => window.printed") == [5, "rgb(255, 255, 255)"]
+        assert content.startswith(b"%PDF")
+        assert len(re.findall(rb"/Type\s*/Page\b", content)) >= 3
+        assert page.run("() => getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+
+
+def test_a_narrow_window_is_not_scrolled_sideways(training: OpenedPage) -> None:
+    training.run("() => GM.drawAll()")
+    training.tab.set_viewport_size({"width": 400, "height": 900})
+    training.tab.wait_for_timeout(500)
+    assert training.run("() => document.documentElement.scrollWidth") <= 400
+    training.tab.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_nothing_was_asked_for_or_complained_about_meanwhile(training: OpenedPage) -> None:
+    assert training.requests == []
+    assert training.complaints == []
+
+
+def test_hostile_names_are_text_and_run_nothing(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("hostile")) as page:
+        for figure in ("curves", "flame", "sites", "bands", "heap"):
+            page.figure(figure)
+        for share in (0.3, 0.5, 0.7, 0.9):
+            for figure in ("bands", "heap"):
+                page.tab.mouse.move(*point(page, figure, share, share))
+        page.tab.locator("#sites-table tbody tr").first.click()
+        page.tab.set_viewport_size({"width": 400, "height": 900})
+        page.tab.wait_for_timeout(500)
+        assert page.run("() => document.documentElement.scrollWidth") <= 400
+        page.tab.locator('[data-figure="bands"] summary').click()
+        page.settle()
+        assert page.run("() => window.pwned") is None
+        assert (
+            page.tab.locator("main img, main svg[onload], main b b, a[href^='http'], a[href^='javascript']").count()
+            == 0
+        )
+        rows = "\n".join(page.tab.locator("#sites-table tbody tr").all_inner_texts())
+        for name in NAMES[:5]:
+            assert name in rows
+        assert "line\\nbreak\\x1b[31m\\u202eevil\\xff\\x00end" in rows
+        assert page.requests == []
+        assert page.complaints == []

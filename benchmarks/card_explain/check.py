@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,10 @@ def check_ledgers(first: str, second: str) -> int:
     names = marks_of(first)
     columns = f"{'process':>8} {'measured':>9} {'derived':>8} {'differ.':>8} {'context':>8} {'rest':>5}"
     print(f"{'mark':<22} {columns}  second run")
-    for name in names:
-        one, other = (explain(path, "--at", f"mark:{name}") for path in (first, second))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        asked = [pool.submit(explain, path, "--at", f"mark:{name}") for name in names for path in (first, second)]
+        documents = [one.result() for one in asked]
+    for name, one, other in zip(names, documents[::2], documents[1::2], strict=True):
         closes = all(is_closed(document) for document in (one, other))
         apart = other["difference_bytes"] - one["difference_bytes"]
         is_right = closes and abs(apart) <= DIFFERENCE_BYTES_MAX and one["reading"]["event"] == one["event"]

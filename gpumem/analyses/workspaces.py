@@ -2,10 +2,11 @@
 
 Owns: the evidence that tells one. Must not know: readings, ledgers, text.
 
-PyTorch takes a workspace from its own allocator at the first matrix product of each thread and stream, and keeps it. So
-a block is taken for one when all of this holds: its bytes are those of a workspace; the same call had just asked for
-another block (its result), or it is the only one of these bytes on an autograd thread, which has no Python stack; it is
-not freed in the trace; and no earlier block of its thread and stream is like that.
+Where stacks have C++ frames, they name it: PyTorch's functions that make a workspace for a handle. Where they have
+Python frames alone: PyTorch takes one from its own allocator at the first matrix product of each thread and stream, and
+keeps it. So a block is taken for one when all of this holds: its bytes are those of a workspace; the same call had just
+asked for another block (its result), or it is the only one of these bytes on an autograd thread, which has no Python
+stack; it is not freed in the trace; and no earlier block of its thread and stream is like that.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import numpy.typing as npt
 from gpumem.heap.levels import read_in_pieces
 from gpumem.heap.live import LiveTable
 from gpumem.trace.model import EventBatch, Trace
-from gpumem.vocabulary import DeviceOrdinal, EventKind, StackId
+from gpumem.vocabulary import DeviceOrdinal, EventKind, FrameId, StackId
 
 WORKSPACE_BYTES = (8_519_680, 33_554_432, 34_078_720)
 """What PyTorch asks for: 4 MiB x 2 + 16 KiB x 8, on Hopper 32 MiB, or four times the first."""
+_MAKERS = ("CUDABlasHandle", "WorkspaceForHandle", "getNewWorkspace", "CUDABlasLtWorkspace")
 _LOOKED_BACK = 16
 """Events before an alloc among which the call's other request must be."""
 _COLUMNS = ("kind", "device", "address", "requested_bytes", "stack", "thread", "stream")
@@ -31,7 +33,7 @@ _OTHER_CALLS = ("/torch/optim/", "/torch/nn/modules/module.py", "/torch/serializ
 
 def find_workspaces(trace: Trace, device: DeviceOrdinal, blocks: LiveTable) -> npt.NDArray[np.bool_]:
     """Which rows of `blocks` are workspaces; they carry columns `stack`, `thread` and `stream`."""
-    found = np.zeros(len(blocks), np.bool_)
+    found = _find_named(trace, blocks)
     rows = np.flatnonzero(np.isin(blocks["requested_bytes"], WORKSPACE_BYTES) & ~blocks.pending & (blocks.event >= 0))
     if not len(rows):
         return found
@@ -43,6 +45,18 @@ def find_workspaces(trace: Trace, device: DeviceOrdinal, blocks: LiveTable) -> n
             taken.add(place)
             found[row] = True
     return found
+
+
+def _find_named(trace: Trace, blocks: LiveTable) -> npt.NDArray[np.bool_]:
+    """The blocks whose stacks have one of the functions that make workspaces."""
+    makers = {
+        FrameId(row)
+        for row, function in enumerate(trace.frames.functions)
+        if function.startswith("at::cuda::") and any(word in function for word in _MAKERS)
+    }
+    stacks = np.unique(blocks["stack"]) if makers else np.zeros(0, np.int64)
+    named = [stack for stack in stacks.tolist() if makers & set(trace.stacks.frames_of(StackId(stack)))]
+    return np.isin(blocks["stack"], named) & ~blocks.pending
 
 
 @dataclass(frozen=True, slots=True)

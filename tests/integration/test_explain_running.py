@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
-from program_runs import TESTS, environment, gpumem_command, write_program
+from program_runs import TESTS, environment, gpumem_command, run, write_program
 
 PYNVML = """
 import os
@@ -28,6 +29,34 @@ gpumem.mark("held")
 print(os.getpid(), flush=True)
 sys.stdin.readline()
 """
+
+
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.readline()"], stdin=sys.stdin)
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def test_child_that_outlives_its_program_is_found(tmp_path: Path) -> None:
+    write_program(tmp_path / "nvml", PYNVML, "pynvml.py")
+    further = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "nvml"), str(TESTS)])}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", PARENT], start_new_session=True, **pipes) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        command = gpumem_command("explain", "--json")
+        before = run(command, tmp_path, further=further | {"LISTED_PID": str(child)})
+        parent.kill()
+        parent.wait()
+        after = run(command, tmp_path, further=further | {"LISTED_PID": str(child)})
+        # The parent's stdin is the child's: closing it ends the child.
+    assert not [one for one in json.loads(before.stdout)["findings"] if one["code"] == "surviving_child"]
+    (left,) = [one for one in json.loads(after.stdout)["findings"] if one["code"] == "surviving_child"]
+    assert (left["pids"], left["bytes"]) == ([child], 518 << 20)
+    assert f"process {parent.pid}" in left["text"]
+    assert left["next"].endswith(f"-p {child}")
 
 
 def test_running_recording_is_explained_by_its_pid(tmp_path: Path) -> None:

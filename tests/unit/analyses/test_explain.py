@@ -287,6 +287,17 @@ def test_workspace_is_told_by_bytes_call_and_life(reason: str, blocks: tuple[str
     ), reason
 
 
+def test_workspace_is_told_by_the_function_that_makes_it_whatever_its_bytes() -> None:
+    stack = [
+        ("??", 0, "c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::allocate(unsigned long)"),
+        ("??", 0, "at::cuda::setWorkspaceForHandle(cublasContext*, c10::cuda::CUDAStream)"),
+        (TRAIN, 12, "main"),
+    ]
+    builder = TraceBuilder(block_bytes_known=True).segment(20 * MiB).alloc("a", 7 * MiB, stack=stack)
+    builder.alloc("b", 3 * MiB, stack=[("??", 0, "at::detail::empty_cuda()"), (TRAIN, 12, "main")])
+    assert parts(ledger_of(builder.build()))["allocator/cublas_workspaces"] == 7 * MiB
+
+
 def test_workspace_of_autograd_s_thread_is_the_only_block_of_its_bytes_there() -> None:
     builder = TraceBuilder(block_bytes_known=True).segment(200 * MiB).on(thread="pt_autograd_0").segment(200 * MiB)
     builder.alloc("gradient", 5 * MiB).alloc("workspace", 32 * MiB)

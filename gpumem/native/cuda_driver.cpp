@@ -81,9 +81,10 @@ Opened open_driver() {
 }  // namespace
 
 const Functions* driver(std::string* why) {
-  static const Opened opened = open_driver();
-  *why = opened.why;
-  return opened.why.empty() ? &opened.functions : nullptr;
+  // Never destroyed: threads may use the driver while the process exits.
+  static const Opened* const opened = new Opened(open_driver());
+  *why = opened->why;
+  return opened->why.empty() ? &opened->functions : nullptr;
 }
 
 std::string describe(const Functions& functions, const char* call, Result result) {

@@ -46,7 +46,8 @@ struct Text {
 struct Unsupported {};  // an entry is not as PyTorch writes it
 
 inline Field field_of(std::string_view text) {
-  static const std::unordered_map<std::string_view, Field> fields = {
+  static const auto& fields = *new std::unordered_map<std::string_view, Field>{
+      // never destroyed
       {"action", Field::action},     {"addr", Field::address},           {"device_free", Field::address},
       {"size", Field::bytes},        {"stream", Field::stream},          {"time_us", Field::time},
       {"frames", Field::frames},     {"pool_id", Field::pool},           {"compile_context", Field::compile_context},
@@ -57,7 +58,8 @@ inline Field field_of(std::string_view text) {
 }
 
 inline uint8_t kind_of(std::string_view text) {
-  static const std::unordered_map<std::string_view, uint8_t> kinds = {
+  static const auto& kinds = *new std::unordered_map<std::string_view, uint8_t>{
+      // never destroyed
       {"alloc", GM_ALLOC},
       {"free", GM_FREE},
       {"free_requested", GM_FREE_REQUESTED},

@@ -51,6 +51,11 @@ def without_comments(source: str) -> str:
     return re.sub(r"//[^\n]*", "", re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL))
 
 
+def test_nothing_of_the_library_is_destroyed_while_threads_may_still_use_it() -> None:
+    # How the C++ compiler has an object destroyed at the process's exit.
+    assert b"\0__cxa_atexit\0" not in abi.library_path().read_bytes()
+
+
 def fields_of(source: str, struct: str) -> list[tuple[str, str, int]]:
     """(type, name, array length or 1) of a struct's fields."""
     match = re.search(rf"struct {struct} \{{(.*?)\n\}}", without_comments(source), re.DOTALL)

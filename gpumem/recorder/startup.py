@@ -109,17 +109,20 @@ def _serve_cupy(cupy: ModuleType) -> None:
 
 
 def _finish() -> None:
-    """Ends the recording at the interpreter's exit, after the program's own exit functions.
+    """Ends the recording at the interpreter's exit, after the program's own exit functions; none begins from now on.
 
     Nothing is imported here that was not before: modules that run code from strings, as dataclasses does, make Python
     forget that it was interrupted, and it would exit with 1 instead of dying of SIGINT.
     """
+    global armed_text
+    armed_text = None
     recording = sys.modules.get("gpumem.recorder.recording")
-    if recording is None or recording.current() is None:
+    if recording is None:
         return
-    torch_hook = sys.modules.get("gpumem.recorder.torch_hook")
-    if torch_hook is not None:
-        torch_hook.record_end_facts()
-    else:
-        recording.note_torch_missing()
+    if recording.current() is not None:
+        torch_hook = sys.modules.get("gpumem.recorder.torch_hook")
+        if torch_hook is not None:
+            torch_hook.record_end_facts()
+        else:
+            recording.note_torch_missing()
     recording.end("exit")

@@ -6,6 +6,7 @@ to read.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -73,6 +74,19 @@ class ListedProcess:
     kinds: frozenset[ProcessKind]
 
 
+class CallWatch:
+    """Since when a call to the driver is under way: whoever waits for a thread can see that it hangs there."""
+
+    def __init__(self) -> None:
+        self.since_ns = 0
+        """CLOCK_MONOTONIC; 0: no call is under way."""
+
+    def has_lasted(self, duration_ns: int) -> bool:
+        """Whether one call has been under way for `duration_ns`."""
+        since_ns = self.since_ns
+        return since_ns != 0 and time.monotonic_ns() - since_ns > duration_ns
+
+
 class NvmlLibrary(Protocol):
     """The part of module pynvml that is used; tests give an object of their own."""
 
@@ -92,9 +106,14 @@ class NvmlLibrary(Protocol):
 class Nvml:
     """An open NVML library."""
 
-    def __init__(self, library: NvmlLibrary) -> None:
+    def __init__(self, library: NvmlLibrary, watch: CallWatch | None = None) -> None:
         self._library = library
+        self._watch = CallWatch() if watch is None else watch
         self._handles: dict[int, Handle] = {}
+
+    def start(self) -> Unavailable | None:
+        """Connects to the driver; why that failed."""
+        return self._call(self._library.nvmlInit)
 
     def read_driver_version(self) -> str | Unavailable:
         """The driver's version, such as `580.159.04`."""
@@ -184,25 +203,36 @@ class Nvml:
 
     def _call(self, read: Callable[[], Value]) -> Value | Unavailable:
         """What `read` returns, or why NVML refused."""
+        around_ns = self._watch.since_ns
+        self._watch.since_ns = around_ns or time.monotonic_ns()
         try:
             return read()
         except self._library.NVMLError as error:
             return Unavailable(_reason(error))
+        finally:
+            self._watch.since_ns = around_ns
 
 
-def open_nvml(library: NvmlLibrary | None = None) -> Nvml | Unavailable:
-    """NVML ready for use, or why it is not: no nvidia-ml-py, no driver, no permission."""
-    if library is None:
-        try:
-            import pynvml
-        except ImportError as error:
-            return Unavailable(f"module pynvml cannot be imported ({error}); install nvidia-ml-py")
-        library = pynvml
+def open_nvml(library: NvmlLibrary | None = None, *, watch: CallWatch | None = None) -> Nvml | Unavailable:
+    """NVML ready for use, or why it is not: no nvidia-ml-py, no driver, no permission.
+
+    `watch` shows its calls to the driver, from the first one on.
+    """
+    found = import_library() if library is None else library
+    if isinstance(found, Unavailable):
+        return found
+    nvml = Nvml(found, watch)
+    return nvml.start() or nvml
+
+
+def import_library() -> NvmlLibrary | Unavailable:
+    """nvidia-ml-py's module, or why there is none."""
     try:
-        library.nvmlInit()
-    except library.NVMLError as error:
-        return Unavailable(_reason(error))
-    return Nvml(library)
+        import pynvml
+    except ImportError as error:
+        return Unavailable(f"module pynvml cannot be imported ({error}); install nvidia-ml-py")
+    library: NvmlLibrary = pynvml
+    return library
 
 
 def measure_processes(held: dict[int, int | None], own_pids: frozenset[int], *, own_expected: bool) -> ProcessFigures:

@@ -20,7 +20,7 @@ from pathlib import Path
 from gpumem.errors import JournalUnmappable, NativeCoreError, OutputUnwritable
 from gpumem.vocabulary import EventFlag, EventKind, ScopeId, StackId
 
-ABI_HASH = "9c41c6188c2a99114978ff2d86b940a691f8166b3d3a9b26836684286d596042"
+ABI_HASH = "c485f3d2994eaf62f1059338e98a58678df83d5601a2cc7bc507b9808e480428"
 """SHA-256 of the gpumem.h that this module was written for."""
 
 LIBRARY_NAME = "libgpumem.so"
@@ -142,6 +142,7 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_scope_pop": (c_int32, ()),
     "gm_thread_name": (c_int32, (c_char_p,)),
     "gm_wait_segment_event": (c_uint64, (c_uint64, c_uint32)),
+    "gm_wake_segment_waiters": (None, ()),
     "gm_walker_start": (c_int32, (c_char_p, c_size_t)),
     "gm_walker_intern_current": (c_uint32, ()),
     "gm_walker_walk": (c_uint32, (POINTER(c_uint64), POINTER(c_uint32), c_uint32)),
@@ -323,8 +324,13 @@ def name_thread(name: str) -> None:
 
 
 def wait_segment_event(seen: int, timeout_ms: int) -> int:
-    """The number of segment events once it differs from `seen`, the recording ends or the time is over."""
+    """The number of segment events once it differs from `seen`, the wait is ended or the time is over."""
     return int(_core().gm_wait_segment_event(seen, timeout_ms))
+
+
+def wake_segment_waiters() -> None:
+    """Ends every wait for a segment event that is under way, as a recording's end does."""
+    _core().gm_wake_segment_waiters()
 
 
 # ---- stack walker ----

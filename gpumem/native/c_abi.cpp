@@ -87,6 +87,10 @@ uint64_t gm_wait_segment_event(uint64_t seen, uint32_t timeout_ms) {
   return gpumem::wait_segment_event(seen, timeout_ms);
 }
 
+void gm_wake_segment_waiters(void) {
+  gpumem::wake_segment_waiters();
+}
+
 gm_status gm_walker_start(char* reason, size_t capacity) {
   return reason && capacity ? gpumem::start_walker(reason, capacity) : static_cast<gm_status>(GM_BAD_ARGUMENT);
 }

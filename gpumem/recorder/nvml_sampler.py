@@ -3,8 +3,10 @@
 Owns: the sampling thread and which device a reading belongs to. Must not know: allocators, PyTorch, how NVML is
 called. Nothing here runs inside an allocator's call.
 
-The thread is started below the `threading` module: the program's own list of threads stays as it is without us, and
-the thread neither delays nor disturbs the interpreter's end.
+The thread is started below the `threading` module: the program's own list of threads stays as it is without us.
+
+It is gone before the interpreter finalises: CPython frees the state of every other thread then, and up to 3.12 a
+thread that is only starting, waits for the interpreter lock or gives it up at that time uses what was freed.
 """
 
 from __future__ import annotations
@@ -19,17 +21,28 @@ from typing import Protocol
 
 from gpumem.machine.devices import find_devices_by_uuid, find_visible_devices
 from gpumem.machine.processes import read_own_pids
-from gpumem.nvml import MemoryFigures, Nvml, NvmlDevice, ProcessFigures, Unavailable, open_nvml
+from gpumem.nvml import (
+    CallWatch,
+    MemoryFigures,
+    Nvml,
+    NvmlDevice,
+    ProcessFigures,
+    Unavailable,
+    import_library,
+    open_nvml,
+)
+from gpumem.recorder.import_gate import ImportGate
 from gpumem.vocabulary import DeviceOrdinal
 
 NOTE = "note:nvml"
 """The fact that says why there are no readings at all."""
 READING_GAP_NS = 5_000_000
 """Least time between two readings that segment events ask for."""
-STOP_CHECK_MS = 20
-"""How long the thread may sleep without looking whether it shall end."""
-STOP_TIMEOUT_S = 0.5
-"""How long the program's end waits for the thread."""
+HANGING_CALL_NS = 500_000_000
+"""How long the program's end waits for one call to the driver."""
+THREAD_END_NS = 10_000_000_000
+"""How long it waits for the thread otherwise: on a crowded machine a thread may take seconds to start or to end."""
+_STOP_AGAIN_S = 0.005
 CUDA_START_NS = 2_000_000_000
 """Time that the start of CUDA may take until NVML lists the process, where no segment event says that it is over."""
 _SITE_WAITS = 500
@@ -54,14 +67,24 @@ class ReadingSink(Protocol):
     ) -> None: ...
     def record_fact(self, key: str, json_text: str) -> None: ...
     def wait_segment_event(self, seen: int, timeout_ms: int) -> int: ...
+    def wake_segment_waiters(self) -> None: ...
+
+
+OpenLibrary = Callable[[CallWatch], Nvml | Unavailable]
+import_gate = ImportGate()
+"""Passed by the import of NVML's module, which happens in the thread; whoever starts it has forks watched."""
+
+
+def _open_installed(watch: CallWatch) -> Nvml | Unavailable:
+    with import_gate:
+        library = import_library()
+    return library if isinstance(library, Unavailable) else open_nvml(library, watch=watch)
 
 
 class NvmlSampler:
     """Hands readings of every visible device to `sink`, whose clock is CLOCK_MONOTONIC."""
 
-    def __init__(
-        self, sink: ReadingSink, *, interval_ms: int, open_library: Callable[[], Nvml | Unavailable] = open_nvml
-    ) -> None:
+    def __init__(self, sink: ReadingSink, *, interval_ms: int, open_library: OpenLibrary = _open_installed) -> None:
         self._sink = sink
         self._interval_ms = interval_ms
         self._open_library = open_library
@@ -74,40 +97,45 @@ class NvmlSampler:
         self._own_pids = read_own_pids()
         self._reasons: dict[int, dict[str, str]] = {}
         self._last_reading_ns = 0
+        self._is_stopping = False
         self._stopped = False
         self._lock = _thread.allocate_lock()
+        self._watch = CallWatch()
         self._running = _thread.allocate_lock()
-        self._thread_pid = 0
+        self._thread_id = 0
 
     def start(self) -> None:
-        """Starts the sampling thread; NVML is opened there."""
+        """Starts the sampling thread; NVML is opened there. Where there can be no thread, there are no readings."""
         self._running.acquire()
-        self._thread_pid = os.getpid()
-        _thread.start_new_thread(self._run_to_end, ())
+        try:
+            _thread.start_new_thread(self._run_to_end, ())
+        except RuntimeError as error:
+            self._running.release()
+            self._give_up(f"this process may not start the thread that takes them ({error})")
 
     def stop(self) -> None:
-        """Ends sampling with a last reading, and waits for the thread: one that still runs while the interpreter
-        finalises can crash the program. A forked child has no such thread.
-        """
-        if isinstance(self._nvml, Nvml):
-            self.read_now()
+        """Ends sampling with a last reading by the thread; the thread is gone then, unless it hangs in the driver."""
+        self._is_stopping = True
+        deadline_ns = time.monotonic_ns() + THREAD_END_NS
+        self._sink.wake_segment_waiters()
+        while not self._running.acquire(timeout=_STOP_AGAIN_S):
+            # Once is not enough: the thread may have been about to wait.
+            self._sink.wake_segment_waiters()
+            if self._watch.has_lasted(HANGING_CALL_NS) or time.monotonic_ns() > deadline_ns:
+                self._stopped = True
+                return
+        self._running.release()
         self._stopped = True
-        if self._thread_pid == os.getpid() and self._running.acquire(timeout=STOP_TIMEOUT_S):
-            self._running.release()
+        # It has let go of the lock in Python, and still has to leave it.
+        while self._thread_id and _has_thread(self._thread_id) and time.monotonic_ns() < deadline_ns:
+            time.sleep(0.0001)
 
     def _run_to_end(self) -> None:
+        self._thread_id = _thread.get_native_id()
         try:
             self._run()
         finally:
             self._running.release()
-
-    def _wait_segment_event(self, seen: int) -> int:
-        """The count of segment events once it differs from `seen`, the interval is over or sampling was stopped."""
-        count, left_ms = seen, self._interval_ms
-        while count == seen and left_ms > 0 and not self._stopped:
-            count = self._sink.wait_segment_event(seen, min(left_ms, STOP_CHECK_MS))
-            left_ms -= STOP_CHECK_MS
-        return count
 
     def set_device_uuids(self, uuids: Mapping[DeviceOrdinal, str]) -> None:
         """Tells that CUDA has started and which device each ordinal of the program is."""
@@ -126,16 +154,25 @@ class NvmlSampler:
             self._last_reading_ns = time.monotonic_ns()
 
     def _run(self) -> None:
-        _wait_for_site()
+        self._wait_for_site()
         seen = self._sink.wait_segment_event(0, 0)
+        is_last = self._is_stopping
+        if is_last and self._nvml is None:
+            return
         self.read_now()
-        while not self._stopped and isinstance(self._nvml, Nvml):
-            count = self._wait_segment_event(seen)
-            self._pause_until(self._last_reading_ns + READING_GAP_NS)
-            if self._stopped:
-                return
-            seen = count
+        while isinstance(self._nvml, Nvml) and not is_last:
+            seen = self._sink.wait_segment_event(seen, 0 if self._is_stopping else self._interval_ms)
+            is_last = self._is_stopping
+            if not is_last:
+                self._pause_until(self._last_reading_ns + READING_GAP_NS)
             self.read_now()
+
+    def _wait_for_site(self) -> None:
+        """Waits until the interpreter knows all its folders: gpumem.pth is read before other .pth files add theirs."""
+        for _ in range(_SITE_WAITS):
+            if self._is_stopping or hasattr(builtins, "help"):
+                return
+            time.sleep(0.001)
 
     def _pause_until(self, instant_ns: int) -> None:
         left_ns = instant_ns - time.monotonic_ns()
@@ -144,13 +181,16 @@ class NvmlSampler:
 
     def _open(self) -> Nvml | Unavailable:
         if self._nvml is None:
-            self._nvml = self._open_library()
-            devices = self._nvml.read_devices() if isinstance(self._nvml, Nvml) else self._nvml
+            nvml = self._open_library(self._watch)
+            devices = nvml.read_devices() if isinstance(nvml, Nvml) else nvml
             if isinstance(devices, Unavailable):
-                self._nvml = devices
-                self._sink.record_fact(NOTE, json.dumps(f"There are no NVML readings: {devices.reason}."))
-            else:
-                self._devices = devices
+                return self._give_up(devices.reason)
+            self._nvml, self._devices = nvml, devices
+        return self._nvml
+
+    def _give_up(self, reason: str) -> Unavailable:
+        self._nvml = Unavailable(reason)
+        self._sink.record_fact(NOTE, json.dumps(f"There are no NVML readings: {reason}."))
         return self._nvml
 
     def _visible_devices(self) -> dict[DeviceOrdinal, NvmlDevice]:
@@ -165,6 +205,8 @@ class NvmlSampler:
         memory = nvml.read_memory(device)
         processes = nvml.read_processes(device, self._own_pids, own_expected=self._is_own_expected())
         self._is_listed |= isinstance(processes.process_bytes, int)
+        if self._stopped:
+            return  # the end did not wait: there may be another recording by now
         self._record_identity(nvml, ordinal, device)
         self._record_reasons(ordinal, memory, processes)
         self._sink.record_reading(
@@ -213,12 +255,9 @@ class NvmlSampler:
             self._sink.record_fact(f"reading_unavailable:{ordinal}", json.dumps(known))
 
 
-def _wait_for_site() -> None:
-    """Waits until the interpreter knows all its folders: gpumem.pth is read before other .pth files add theirs."""
-    for _ in range(_SITE_WAITS):
-        if hasattr(builtins, "help"):
-            return
-        time.sleep(0.001)
+def _has_thread(thread_id: int) -> bool:
+    """Whether this process has a thread of that kernel number."""
+    return os.path.exists(f"/proc/self/task/{thread_id}")
 
 
 def _known(figure: int | Unavailable) -> int | None:

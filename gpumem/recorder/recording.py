@@ -21,7 +21,7 @@ from pathlib import Path
 from gpumem import __version__, abi
 from gpumem.errors import GpumemError
 from gpumem.recorder import startup
-from gpumem.recorder.nvml_sampler import NvmlSampler
+from gpumem.recorder.nvml_sampler import NvmlSampler, import_gate
 from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_rank, find_trace_path, is_taken, parse_spec
 from gpumem.vocabulary import AllocatorChoice, DeviceOrdinal
 
@@ -125,8 +125,9 @@ def begin(trace_path: Path, spec: RecordSpec) -> Recording:
 
 
 def end(ended_by: str) -> None:
-    """Ends the recording of this process, with a last reading and the versions in use; nothing without one."""
+    """Ends the recording of this process, with a last reading and the versions in use; from now on it is not armed."""
     with _process.lock:
+        _process.armed = None
         recording = _process.recording
         if recording is None:
             return
@@ -134,7 +135,6 @@ def end(ended_by: str) -> None:
             recording.sampler.stop()
         add_versions({})
         _process.recording = None
-        _process.armed = None
         _process.has_own_allocator = False
         abi.stop_recording(ended_by)
 
@@ -223,6 +223,7 @@ def _watch_forks() -> None:
     global _is_watching_forks
     if not _is_watching_forks:
         _is_watching_forks = True
+        import_gate.watch_forks()
         os.register_at_fork(after_in_child=_renew_after_fork)
         if sys.version_info >= (3, 12):
             # Python warns a program of its own threads when it forks; ours are not its business.

@@ -163,8 +163,10 @@ GM_API gm_status gm_scope_pop(void);
 /* Name the calling thread (shown in the threads table). */
 GM_API gm_status gm_thread_name(const char* name);
 
-/* Waits until segment_events differs from `seen` or timeout_ms passed; returns the count now. */
+/* Waits until segment_events differs from `seen`, the waits are ended or timeout_ms passed; the count now. */
 GM_API uint64_t gm_wait_segment_event(uint64_t seen, uint32_t timeout_ms);
+/* Ends every such wait under way. */
+GM_API void gm_wake_segment_waiters(void);
 
 /* ---- stack walker ------------------------------------------------------------------------- */
 

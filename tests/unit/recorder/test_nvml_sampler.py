@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import threading
@@ -10,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpumem.nvml import NOT_STARTED, Nvml, Unavailable, open_nvml
-from gpumem.recorder.nvml_sampler import NvmlSampler
+from gpumem.nvml import NOT_STARTED, CallWatch, Nvml, Unavailable, open_nvml
+from gpumem.recorder.nvml_sampler import HANGING_CALL_NS, NvmlSampler
 from gpumem.vocabulary import DeviceOrdinal
 from nvml_stand_in import MIB, ListedProcess, StandInDevice, StandInNvml
 
@@ -24,6 +25,8 @@ class Sink:
         self.facts: dict[str, Any] = {}
         self.records = 0
         self.segment_events = 0
+        self.wakes = 0
+        self.waits = 0
         self._changed = threading.Condition()
 
     def count_records(self) -> int:
@@ -39,8 +42,14 @@ class Sink:
 
     def wait_segment_event(self, seen: int, timeout_ms: int) -> int:
         with self._changed:
-            self._changed.wait_for(lambda: self.segment_events != seen, timeout_ms / 1000)
+            wakes, self.waits = self.wakes, self.waits + 1
+            self._changed.wait_for(lambda: self.segment_events != seen or self.wakes != wakes, timeout_ms / 1000)
             return self.segment_events
+
+    def wake_segment_waiters(self) -> None:
+        with self._changed:
+            self.wakes += 1
+            self._changed.notify_all()
 
     def add_segment_event(self) -> None:
         with self._changed:
@@ -53,7 +62,9 @@ class Sink:
 
 
 def make_sampler(sink: Sink, *devices: StandInDevice, interval_ms: int = 3_600_000) -> NvmlSampler:
-    return NvmlSampler(sink, interval_ms=interval_ms, open_library=lambda: open_nvml(StandInNvml(*devices)))
+    return NvmlSampler(
+        sink, interval_ms=interval_ms, open_library=lambda watch: open_nvml(StandInNvml(*devices), watch=watch)
+    )
 
 
 def test_reading_carries_its_time_and_the_count_of_events() -> None:
@@ -144,6 +155,83 @@ def test_readings_come_at_the_interval_until_stopped() -> None:
     assert len(sink.readings) == count
 
 
+def test_last_reading_comes_after_the_request_to_stop() -> None:
+    sink = Sink()
+    sampler = make_sampler(sink, StandInDevice())
+    sampler.start()
+    sink.wait_for_readings(1)
+    asked_ns = time.monotonic_ns()
+    sampler.stop()
+    assert len(sink.readings) == 2
+    assert sink.readings[1]["time_ns"] >= asked_ns
+
+
+def test_stop_waits_for_a_thread_that_is_late() -> None:
+    sink = Sink()
+    gate = threading.Lock()
+    gate.acquire()
+
+    def open_library(watch: CallWatch) -> Nvml | Unavailable:
+        with gate:
+            return open_nvml(StandInNvml(StandInDevice()), watch=watch)
+
+    threads = set(os.listdir("/proc/self/task"))
+    sampler = NvmlSampler(sink, interval_ms=3_600_000, open_library=open_library)
+    sampler.start()
+    while sink.waits == 0:
+        time.sleep(0.001)
+    # Later than a driver that hangs would be waited for.
+    late = threading.Timer(2 * HANGING_CALL_NS / 1e9, gate.release)
+    late.start()
+    sampler.stop()
+    late.join()
+    assert len(sink.readings) == 2
+    assert set(os.listdir("/proc/self/task")) == threads
+
+
+def test_stop_does_not_wait_for_a_driver_that_hangs() -> None:
+    sink = Sink()
+    gate = threading.Lock()
+    gate.acquire()
+    entered = threading.Event()
+
+    class HangingNvml(StandInNvml):
+        def nvmlDeviceGetComputeRunningProcesses(self, handle: StandInDevice) -> list[ListedProcess]:  # noqa: N802
+            entered.set()
+            with gate:
+                return super().nvmlDeviceGetComputeRunningProcesses(handle)
+
+    threads = set(os.listdir("/proc/self/task"))
+    sampler = NvmlSampler(
+        sink, interval_ms=100, open_library=lambda watch: open_nvml(HangingNvml(StandInDevice()), watch=watch)
+    )
+    sampler.start()
+    assert entered.wait(10)
+    sampler.stop()
+    assert gate.locked()
+    gate.release()
+    while set(os.listdir("/proc/self/task")) != threads:
+        time.sleep(0.001)
+    assert sink.readings == []
+
+
+def test_program_that_may_have_no_more_threads_is_told_why_there_are_no_readings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    sink = Sink()
+    sampler = make_sampler(sink, StandInDevice())
+    sampler.start()
+    sampler.read_now()
+    sampler.stop()
+    assert sink.readings == []
+    reason = "this process may not start the thread that takes them (can't start new thread)"
+    assert sink.facts == {"note:nvml": f"There are no NVML readings: {reason}."}
+
+
 def test_thread_is_not_among_the_programs_threads() -> None:
     sink = Sink()
     names = [thread.name for thread in threading.enumerate()]
@@ -166,8 +254,8 @@ def test_young_reading_is_not_repeated() -> None:
 def test_missing_driver_becomes_a_note() -> None:
     sink = Sink()
 
-    def open_library() -> Nvml | Unavailable:
-        return open_nvml(StandInNvml(init_error="Driver Not Loaded"))
+    def open_library(watch: CallWatch) -> Nvml | Unavailable:
+        return open_nvml(StandInNvml(init_error="Driver Not Loaded"), watch=watch)
 
     NvmlSampler(sink, interval_ms=100, open_library=open_library).read_now()
     assert sink.readings == []

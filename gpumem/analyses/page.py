@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpumem.analyses.bands import BANDS_MAX
+from gpumem.analyses.diff import compare_traces
+from gpumem.analyses.diff_findings import Held, TraceDiff
 from gpumem.analyses.explain import Ledger, find_ledger
 from gpumem.analyses.heap_moments import CELLS_MAX
 from gpumem.analyses.oom_event import explain_oom_event
@@ -33,6 +35,7 @@ VIEWS_DRAWN = 64
 SITES_LISTED = 3000
 """Sites in the tables, of all views together."""
 MARKS_KEPT = 1000
+DIFF_GROUPS_LISTED = 150
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, as the how manieth of how many parts."""
@@ -90,6 +93,8 @@ class PageFindings:
     views: Sequence[PageView]
     sites: PageSites
     views_left_out: int
+    diff: TraceDiff | None
+    """What changed, where there are two traces."""
 
     @property
     def first_view(self) -> int:
@@ -138,7 +143,8 @@ def find_page(
         views.extend(_find_views(trace, number, summary, detail))
     drawn = views[:VIEWS_DRAWN]
     found = [PageTrace(summary, *_marks(trace)) for trace, summary in zip(traces, summaries, strict=True)]
-    return PageFindings(found, drawn, list_sites(_named(drawn)), len(views) - len(drawn))
+    diff = compare_traces(traces[0], traces[1], devices=wanted[0]) if len(traces) == 2 else None
+    return PageFindings(found, drawn, list_sites(_named(drawn, diff)), len(views) - len(drawn), diff)
 
 
 def _reserved(view: PageView) -> int:
@@ -194,8 +200,11 @@ def _site_rows(summary: DeviceSummary, shares: PageShares | None) -> list[SiteRo
     return rows
 
 
-def _named(views: Sequence[PageView]) -> Iterator[tuple[Frame | None, int]]:
+def _named(views: Sequence[PageView], diff: TraceDiff | None) -> Iterator[tuple[Frame | None, int]]:
     """Every site that a figure names, with its bytes at the peak."""
+    for device in () if diff is None else diff.devices:
+        listed = device.changed_sites[:DIFF_GROUPS_LISTED]
+        yield from ((group.site, 0) for group in listed if group.held is not Held.EVENTS_LACKING)
     for view in views:
         yield from ((row.site, row.peak_bytes) for row in view.site_rows)
         if view.flame is not None:

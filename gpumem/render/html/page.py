@@ -14,6 +14,7 @@ from functools import cache
 from importlib.resources import files
 
 from gpumem.analyses.page import PageFindings
+from gpumem.render.html.changes import changes_section
 from gpumem.render.html.environment import environment_section
 from gpumem.render.html.ledger import ledger_section
 from gpumem.render.html.licence import PLOTLY_NOTICE
@@ -61,6 +62,8 @@ def _sections(page: PageFindings) -> Sequence[Html]:
     sections = [title_section(page)]
     if len(page.traces) > 1 and len(page.views) > 1:
         sections.append(ranks_section(page))
+    if page.diff is not None:
+        sections.append(changes_section(page, page.diff))
     sections.append(verdict_section(page))
     if _has_figures(page):
         sections.append(_figure_section("over-time", "Memory over time", "curves", _preview(page)))

@@ -170,3 +170,52 @@ def test_ledger_adds_up_to_what_nvml_says() -> None:
     text = Elements(render_page(find_page([builder.build()]))).text
     assert "This process520.00 MiB" in text
     assert "together 520.00 MiB." in text
+
+
+def cache_of(block_bytes: int, line: int) -> Trace:
+    builder = TraceBuilder(block_bytes_known=True).segment(100 * MiB)
+    builder.alloc("weights", 4 * MiB, stack=[("/w/train.py", 3, "load")])
+    return builder.alloc("cache", block_bytes, stack=[("/w/train.py", line, "build_cache")]).build()
+
+
+def test_two_traces_are_compared_and_each_can_be_shown() -> None:
+    page = render_page(find_page([cache_of(10 * MiB, 40), cache_of(40 * MiB, 41)]))
+    text = Elements(page).text
+    assert "train.py:41 build_cache holds 30.00 MiB more (10.00 → 40.00 MiB, 1 block); no other site changed." in text
+    found, _ = document(page)
+    assert [view["trace"] for view in found["views"]] == [0, 1]
+    assert found["first_view"] == 0
+    marked = [
+        int(attributes["data-mark"] or -1) for _, attributes in Elements(page).elements if "data-mark" in attributes
+    ]
+    assert [found["sites"][number]["line"] for number in marked] == [41]
+
+
+def test_ranks_begin_with_a_table_and_the_one_that_reserved_the_most() -> None:
+    small = TraceBuilder(block_bytes_known=True, rank=0).segment(2 * MiB).alloc("a", MiB).build()
+    large = TraceBuilder(block_bytes_known=True, rank=1).segment(20 * MiB).alloc("a", MiB).build()
+    page = render_page(find_page([small, large, small]))
+    assert document(page)[0]["first_view"] == 1
+    text = Elements(page).text
+    assert "rank 1, train.4711.gpumem, device 0 reserved the most: 20.00 MiB" in text
+    assert text.index("Processes and devices") < text.index("At most")
+
+
+def test_steps_that_are_too_many_are_thinned_and_named_marks_are_kept() -> None:
+    builder = TraceBuilder(block_bytes_known=True)
+    for number in range(1500):
+        builder.step()
+        if number % 100 == 0:
+            builder.mark(f"mark {number}")
+    (trace,) = page_of(builder.build())[0]["traces"]
+    assert trace["mark_count"] == 1515
+    assert [mark["name"] for mark in trace["marks"] if mark["kind"] == "mark"] == [
+        f"mark {n}" for n in range(0, 1500, 100)
+    ]
+    assert [mark["step"] for mark in trace["marks"] if mark["kind"] == "step"] == list(range(0, 1500, 3))
+
+
+def test_page_without_a_figure_carries_no_plotly() -> None:
+    page = render_page(find_page([TraceBuilder().build()]))
+    assert 'id="gm-plotly"' not in page
+    assert "plotly.js" not in Elements(page).text

@@ -6,6 +6,16 @@ function wireSwitches() {
   theme.addEventListener("change", () => GM.setTheme(theme.value));
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => GM.setTheme(theme.value));
   document.getElementById("selected-clear").addEventListener("click", () => GM.select(null));
+  for (const row of document.querySelectorAll("[data-mark]")) {
+    row.tabIndex = 0;
+    row.addEventListener("click", () => GM.page && GM.toggle(Number(row.dataset.mark)));
+    row.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && GM.page) GM.toggle(Number(row.dataset.mark));
+    });
+  }
+  GM.onSelect((site) => {
+    for (const row of document.querySelectorAll("[data-mark]")) row.setAttribute("aria-selected", String(Number(row.dataset.mark) === site));
+  });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && GM.state.site !== null) GM.select(null);
   });

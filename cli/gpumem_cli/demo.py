@@ -23,8 +23,9 @@ NEEDED_BYTES = 4 << 30
 @click.command()
 @click.option("-o", "--output", metavar="FILE", help="The trace to write [default: demo.gpumem].")
 @click.option("-f", "--force", is_flag=True, help="Overwrite an existing trace.")
+@click.option("--report", "page", metavar="FILE", help="Write the page of gpumem report too.")
 @options.json_option
-def demo(output: str | None, force: bool, as_json: bool) -> None:
+def demo(output: str | None, force: bool, page: str | None, as_json: bool) -> None:
     """Allocate and free 1 GiB at a time, and say why each figure moves or stays.
 
     It runs on the first GPU, or where there is none on a simulated one, for some seconds.
@@ -32,11 +33,15 @@ def demo(output: str | None, force: bool, as_json: bool) -> None:
     from gpumem.analyses.demo import find_demo
     from gpumem.simulate.opening import open_trace
     from gpumem_cli.output import print_json, print_page
+    from gpumem_cli.report import find_target, write_report
 
     path = _find_path(output)
+    target = None if page is None else find_target(page, str(path), force=force)
     why_simulated = record_steps(path, force=force)
     trace = open_trace(path)
     found = find_demo(trace, why_simulated=why_simulated)
+    if target is not None:
+        write_report([trace], target, force=force)
     if as_json:
         from gpumem.render import json
 
@@ -50,7 +55,9 @@ def demo(output: str | None, force: bool, as_json: bool) -> None:
     from gpumem.trace.moments import parse_moment
 
     snapshot = find_snapshot(trace, find_instant(trace, parse_moment(SHOWN_AT)))
-    print_page(lambda page: render_demo(found, summarise_trace(trace), snapshot, page, shown_at=SHOWN_AT))
+    print_page(lambda width: render_demo(found, summarise_trace(trace), snapshot, width, shown_at=SHOWN_AT))
+    if target is not None:
+        click.echo(f"gpumem: wrote {target}; it opens in any browser", err=True)
 
 
 def record_steps(path: Path, *, force: bool) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,8 @@ from gpumem_cli import options
 
 if TYPE_CHECKING:
     from gpumem.analyses.page import Progress
+    from gpumem.trace.model import Trace
+    from gpumem.vocabulary import DeviceOrdinal
 
 PAGE_SUFFIX = ".html"
 
@@ -36,21 +38,34 @@ def report(traces: tuple[str, ...], output: str | None, force: bool, quiet: bool
     The page opens in any browser, offline, and can be sent as it is. TRACE is a .gpumem file, the journal of a running
     or killed program, a memory snapshot of PyTorch, or a folder of them; two are compared, several are told apart.
     """
-    from gpumem.analyses.page import find_page
-    from gpumem.render.html.page import render_page
     from gpumem.simulate.opening import open_traces
     from gpumem.units import format_bytes
 
-    target = _find_target(output, traces, force=force)
+    target = find_target(output, *traces, force=force)
     with _progress(is_shown=not quiet and sys.stderr.isatty()) as progress:
         progress("reading", 0, 1)
         opened = [trace for path in traces for trace in open_traces(path)]
         devices = [options.chosen_devices(trace, device) for trace in opened]
-        page = render_page(find_page(opened, devices=devices, progress=progress))
-    content = page.encode("utf-8")
-    write_page(target, content, force=force)
+        page_bytes = write_report(opened, target, force=force, devices=devices, progress=progress)
     if not quiet:
-        click.echo(f"gpumem: wrote {target} ({format_bytes(len(content))}); it opens in any browser", err=True)
+        click.echo(f"gpumem: wrote {target} ({format_bytes(page_bytes)}); it opens in any browser", err=True)
+
+
+def write_report(
+    traces: Sequence[Trace],
+    target: Path,
+    *,
+    force: bool,
+    devices: Sequence[Collection[DeviceOrdinal] | None] | None = None,
+    progress: Progress = lambda part, number, count: None,
+) -> int:
+    """Writes the page of `traces` and returns how many bytes it has; raises what write_page does."""
+    from gpumem.analyses.page import find_page
+    from gpumem.render.html.page import render_page
+
+    content = render_page(find_page(traces, devices=devices, progress=progress)).encode("utf-8")
+    write_page(target, content, force=force)
+    return len(content)
 
 
 def write_page(target: Path, content: bytes, *, force: bool) -> None:
@@ -79,8 +94,11 @@ def write_page(target: Path, content: bytes, *, force: bool) -> None:
         ) from None
 
 
-def _find_target(output: str | None, traces: tuple[str, ...], *, force: bool) -> Path:
-    """Where the page goes, checked before anything is read."""
+def find_target(output: str | None, *traces: str, force: bool) -> Path:
+    """Where the page of `traces` goes, checked before anything is read.
+
+    Raises TargetExists, UsageError or OutputUnwritable.
+    """
     name = Path(traces[0]).resolve().name.removesuffix(".journal").removesuffix(".gpumem") + PAGE_SUFFIX
     target = Path(name) if output is None else Path(output)
     if target.is_dir():

@@ -59,11 +59,21 @@ def test_it_says_where_it_runs_and_where_the_trace_is(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "on a simulated GPU (24.00 GiB)" in done.stdout.replace("\n", " ")
     assert "$ gpumem summary demo.gpumem" in done.stdout
+    assert done.stdout.endswith("\n$ gpumem report demo.gpumem\n")
     assert "samples/nine_steps.py" in done.stdout
     assert (tmp_path / "demo.gpumem").exists()
     again = run_demo(tmp_path, "-o", "demo.gpumem")
     assert again.returncode == 2
     assert "exists already" in again.stderr
+
+
+def test_it_writes_the_page_when_asked(tmp_path: Path) -> None:
+    done = run_demo(tmp_path, "--report", "demo.html", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nine_steps.py" in (tmp_path / "demo.html").read_text(encoding="utf-8")
+    again = run_demo(tmp_path, "--report", "demo.html")
+    assert again.returncode == 2
+    assert "demo.html exists already" in again.stderr
 
 
 @pytest.mark.needs("compiler")

@@ -80,7 +80,8 @@ def test_events_and_program_are_in_the_trace(tmp_path: Path) -> None:
     assert "5 events in" in ended.note
     assert "requested at most    3.00 MiB    0.3 % of 1.00 GiB" in ended.note
     assert "reserved at most     6.00 MiB    0.6 % of 1.00 GiB" in ended.note
-    assert ended.note.endswith(f"gpumem: next: gpumem summary {trace.path.name}\n")
+    name = trace.path.name
+    assert ended.note.endswith(f"gpumem: next: gpumem summary {name}\ngpumem: or on one page: gpumem report {name}\n")
 
 
 def test_stacks_lead_into_the_script(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_every_process_that_uses_the_gpu_has_a_trace(tmp_path: Path) -> None:
     assert len(traces) == 4
     assert all(len(kinds(trace)) == 5 for trace in traces.values())
     assert [traces[name].meta.rank for name in names] == [None, 1, 2]
-    assert ended.note.endswith(f"next: gpumem summary {' '.join([names[0], *sorted([by_pid, *names[1:]])])}\n")
+    assert f"next: gpumem summary {' '.join([names[0], *sorted([by_pid, *names[1:]])])}\n" in ended.note
 
 
 def test_forked_child_has_a_trace_of_its_own(tmp_path: Path) -> None:

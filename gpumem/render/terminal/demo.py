@@ -25,7 +25,7 @@ _GAP = 2
 
 
 def render_demo(demo: Demo, summary: TraceSummary, snapshot: HeapSnapshot, page: Page, *, shown_at: str) -> Text:
-    """The steps with why each figure moved, and two reports with the commands that show them again."""
+    """The steps with why each figure moved, two reports with their commands, and the command for a page."""
     text = render_steps(demo, page)
     trace = shlex.quote(printable(demo.path))
     for command, part in (
@@ -33,7 +33,8 @@ def render_demo(demo: Demo, summary: TraceSummary, snapshot: HeapSnapshot, page:
         (f"gpumem snapshot {trace} --at {shlex.quote(shown_at)}", render_snapshot(snapshot, page)),
     ):
         text.append("\n").append(f"$ {command}\n", style=theme.COMMAND).append_text(part)
-    return text
+    text.append("\nAll of it on one page, with curves, flame graph and heap map, for the browser:\n")
+    return text.append(f"$ gpumem report {trace}\n", style=theme.COMMAND)
 
 
 def render_steps(demo: Demo, page: Page) -> Text:

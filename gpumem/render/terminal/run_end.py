@@ -16,10 +16,11 @@ _BYTES_WIDTH = 11
 
 
 def render_run_end(summaries: Sequence[TraceSummary]) -> str:
-    """Some lines for each trace of a run, and the command that tells more."""
+    """Some lines for each trace of a run, and the commands that tell more."""
     lines = [line for summary in summaries for line in _trace_lines(summary)]
     paths = " ".join(shlex.quote(summary.path) for summary in summaries)
-    return "".join(f"{line}\n" for line in (*lines, f"next: gpumem summary {paths}"))
+    lines += [f"next: gpumem summary {paths}", f"or on one page: gpumem report {paths}"]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _trace_lines(summary: TraceSummary) -> Iterator[str]:

@@ -5,16 +5,18 @@ moved. Must not know: bytes, reports.
 
 A file is the same as one of the same path; of the same path below site-packages or the standard library; of the longest
 common end of its path; else, renamed, the one that shares most function names. A recording knows only the lines it was
-at: in a file the lines moved where some shift explains more of them than none does.
+at; from those it is told where in a file lines began to move.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product, takewhile
+
+import numpy as np
+import numpy.typing as npt
 
 from gpumem.analyses.sites import is_users_own
 from gpumem.trace.model import Frame
@@ -24,15 +26,42 @@ _SEPARATOR = re.compile(r"[/\\]")
 RENAMED_SHARE_MIN = 0.5
 """The share of common function names from which a file counts as renamed."""
 _PAIRS_MAX = 1 << 18
-"""Pairs of lines, or of files, that are looked at."""
+"""Pairs of files that are looked at."""
+_LINES_MAX = 2048
+"""Lines of a file that are looked at, the last ones."""
+_SHIFTS_TRIED = 32
+"""Shifts that are looked at, the most frequent ones."""
+
+Lines = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """How the lines of a file moved: those above `first_line` did not, most of the others by `shift`."""
+
+    first_line: int
+    shift: int
 
 
 @dataclass(frozen=True, slots=True)
 class LineMap:
-    """Files of the earlier side by their names on the later one, and the files, by those names, whose lines moved."""
+    """Files of the earlier side by their names on the later one, and how lines moved in those where they did."""
 
     later_names: Mapping[str, str]
-    moved: frozenset[str]
+    moves: Mapping[str, Move]
+    """By the later name."""
+
+    def may_be(self, was: Frame, now: Frame) -> bool:
+        """Whether two frames of one function, in the later side's files, may be the same line."""
+        if was.line == now.line:
+            return True
+        move = self.moves.get(now.file)
+        return move is not None and min(was.line, now.line) >= move.first_line
+
+    def expected(self, frame: Frame) -> int:
+        """The line that a frame of the earlier side, in the later one's file, most likely is at now."""
+        move = self.moves.get(frame.file)
+        return frame.line if move is None or frame.line < move.first_line else frame.line + move.shift
 
     def renamed(self, frame: Frame) -> Frame:
         """A frame of the earlier side in the file that the later one has for it, the line as it was."""
@@ -42,12 +71,13 @@ class LineMap:
 
 def find_line_map(before: Iterable[tuple[Frame, ...]], after: Iterable[tuple[Frame, ...]]) -> LineMap:
     """The map from the stacks of both sides."""
-    was, now = (frozenset(frame for frames in stacks for frame in frames) for stacks in (before, after))
+    was, now = ({id(frame): frame for frames in stacks for frame in frames}.values() for stacks in (before, after))
     names = _match_files(_functions_by_file(was), _functions_by_file(now))
     lines_before = _lines_by_file(Frame(names.get(frame.file, frame.file), frame.line, "") for frame in was)
     lines_after = _lines_by_file(now)
-    both = lines_before.keys() & lines_after.keys()
-    return LineMap(names, frozenset(file for file in both if _have_moved(lines_before[file], lines_after[file])))
+    both = sorted(lines_before.keys() & lines_after.keys())
+    moves = {file: _find_move(lines_before[file], lines_after[file]) for file in both}
+    return LineMap(names, {file: move for file, move in moves.items() if move is not None})
 
 
 def _functions_by_file(frames: Iterable[Frame]) -> dict[str, set[str]]:
@@ -106,16 +136,47 @@ def _common_functions(was: set[str], now: set[str]) -> float:
     return share if share >= RENAMED_SHARE_MIN else 0.0
 
 
-def _have_moved(before: set[int], after: set[int]) -> bool:
-    """Whether a shift of all lines explains more of them than none does.
+def _find_move(before: set[int], after: set[int]) -> Move | None:
+    """How the lines moved, None where they did not.
 
-    Where neither does, they moved unless one side just has more lines than the other, or the last ones are the same.
+    Lines are added or taken away somewhere, and those below move: of all places and shifts the one counts that explains
+    most lines. Where none explains more than no shift does, what is below the last line of both sides may have moved.
     """
-    if before == after or len(before) * len(after) > _PAIRS_MAX:
-        return False
-    shifts = Counter(now - was for was, now in product(before, after))
-    unmoved = shifts.pop(0, 0)
-    best = max(shifts.values(), default=0)
-    if best != unmoved:
-        return best > unmoved
-    return not (before <= after or after <= before) and max(before) != max(after)
+    if before == after:
+        return None
+    was, now = (np.array(sorted(lines)[-_LINES_MAX:], np.int64) for lines in (before, after))
+    is_common = np.isin(was, now)
+    shift, place = _best_shift(was, now, is_common)
+    if shift:
+        common = was[:place][is_common[:place]]
+    else:
+        common = was[is_common]
+        shift = _shift_below(was, now, int(common.max(initial=-1)))
+    return Move(int(common.max(initial=-1)) + 1, shift) if shift else None
+
+
+def _best_shift(was: Lines, now: Lines, is_common: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """The shift that explains most lines if it begins at the best place in `was`, and that place; 0 for none.
+
+    Above the place lines are explained by no shift, below it by this one where they do not come to lie among those.
+    """
+    shifts, counts = np.unique(np.subtract.outer(now, was), return_counts=True)
+    above = np.concatenate([[0], np.cumsum(is_common)])
+    last_above = np.concatenate([[-1], np.maximum.accumulate(np.where(is_common, was, -1))])
+    best, found = int(above[-1]), (0, 0)
+    for shift in shifts[np.argsort(-counts, kind="stable")[:_SHIFTS_TRIED]].tolist():
+        if shift:
+            hits = np.isin(was + shift, now)
+            below = np.concatenate([np.cumsum(hits[::-1])[::-1], [0]])
+            begins = np.maximum(np.arange(len(was) + 1), np.searchsorted(was, last_above - shift, side="right"))
+            explained = above + below[begins]
+            place = int(explained.argmax())
+            if int(explained[place]) > best:
+                best, found = int(explained[place]), (shift, place)
+    return found
+
+
+def _shift_below(was: Lines, now: Lines, line: int) -> int:
+    """The most frequent shift of what is below `line`; 0 where one side has nothing there."""
+    shifts, counts = np.unique(np.subtract.outer(now[now > line], was[was > line]), return_counts=True)
+    return int(shifts[counts.argmax()]) if len(shifts) else 0

@@ -140,7 +140,7 @@ def find_headline(diff: TraceDiff) -> Headline:
         held_bytes=held,
         stack_count=sum(one.held is Held.LINES for one in stacks),
         block_count=sum(one.after_count for one in stacks),
-        have_lines_moved=any(one.has_moved for one in stacks),
+        have_lines_moved=any(_have_lines_moved(one) for one in stacks),
     )
 
 
@@ -176,6 +176,11 @@ def _kind(device: DeviceDiff | None, group: GroupDiff | None, held_bytes: int) -
         return HeadlineKind.RESERVED
     is_leading = abs(group.delta_bytes) >= _LEADING_SHARE * device.gross_delta_bytes
     return HeadlineKind.SITE if is_leading else HeadlineKind.SEVERAL
+
+
+def _have_lines_moved(stack: GroupDiff) -> bool:
+    pairs = zip(stack.before_stack, stack.after_stack, strict=False)
+    return any(was.line != now.line for was, now in pairs)
 
 
 def _are_strangers(device: DeviceDiff | None) -> bool:

@@ -11,7 +11,7 @@ lines, bytes and counts differ least.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpumem.analyses.diff_files import LineMap
@@ -41,7 +41,7 @@ def pair_stacks(before: Sequence[HeldGroup], after: Sequence[HeldGroup], lines: 
     left, right = renamed, [_Candidate(group, group) for group in after]
     pairs: list[GroupPair] = []
     for callers in _CALLERS_THAT_AGREE:
-        matched = list(_match_round(left, right, callers, lines.moved))
+        matched = list(_match_round(left, right, callers, lines))
         pairs.extend(GroupPair(was.own, now.own) for was, now in matched)
         taken = {id(one) for pair in matched for one in pair}
         left, right = ([one for one in side if id(one) not in taken] for side in (left, right))
@@ -62,7 +62,7 @@ def pair_sites(stacks: Sequence[GroupPair], lines: LineMap) -> list[GroupPair]:
     known = _known_lines(stacks, lines)
     matched = [
         (before, after)
-        for before, after in _match_round(left, right, 0, lines.moved)
+        for before, after in _match_round(left, right, 0, lines)
         if _is_in_line(known.get(after.named.site.file, []), before.named.site.line, after.named.site.line)
     ]
     pairs.extend(GroupPair(before.own, after.own) for before, after in matched)
@@ -85,7 +85,7 @@ class _Candidate:
 
 
 def _match_round(
-    left: Sequence[_Candidate], right: Sequence[_Candidate], callers: int, moved: Collection[str]
+    left: Sequence[_Candidate], right: Sequence[_Candidate], callers: int, lines: LineMap
 ) -> Iterator[tuple[_Candidate, _Candidate]]:
     """Pairs of those that agree in the functions within reach."""
     groups: dict[tuple[tuple[str, str], ...], tuple[list[_Candidate], list[_Candidate]]] = {}
@@ -95,7 +95,7 @@ def _match_round(
             groups.setdefault(key, ([], []))[side].append(one)
     for was, now in groups.values():
         if was and now:
-            yield from _align(_in_order(was, callers), _in_order(now, callers), moved)
+            yield from _align(_in_order(was, callers), _in_order(now, callers), lines)
 
 
 def _in_order(candidates: Sequence[_Candidate], callers: int) -> list[_Row]:
@@ -114,14 +114,12 @@ class _Row:
         return tuple(frame.line for frame in reversed(self.frames))
 
 
-def _align(
-    left: Sequence[_Row], right: Sequence[_Row], moved: Collection[str]
-) -> Iterator[tuple[_Candidate, _Candidate]]:
-    """The pairing in order with the greatest sum of likenesses; where there are too many for that, of equal lines."""
+def _align(left: Sequence[_Row], right: Sequence[_Row], lines: LineMap) -> Iterator[tuple[_Candidate, _Candidate]]:
+    """The pairing in order with the greatest sum of likenesses; of too many for that, by each file's shift."""
     if len(left) * len(right) > _CELLS_MAX:
-        yield from _pair_equal_lines(left, right)
+        yield from _pair_by_shift(left, right, lines)
         return
-    gains = [[_likeness(was, now, moved) for now in right] for was in left]
+    gains = [[_likeness(was, now, lines) for now in right] for was in left]
     best = [[0.0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in range(len(left) - 1, -1, -1):
         for j in range(len(right) - 1, -1, -1):
@@ -137,12 +135,12 @@ def _align(
             j += 1
 
 
-def _likeness(was: _Row, now: _Row, moved: Collection[str]) -> float:
+def _likeness(was: _Row, now: _Row, lines: LineMap) -> float:
     """How much speaks for two groups of the same functions being one; 0 where a line differs that did not move."""
     same_lines = True
     for one, other in zip(was.frames, now.frames, strict=True):
         if one.line != other.line:
-            if other.file not in moved:
+            if not lines.may_be(one, other):
                 return 0.0
             same_lines = False
     before, after = was.candidate.named, now.candidate.named
@@ -153,15 +151,20 @@ def _likeness(was: _Row, now: _Row, moved: Collection[str]) -> float:
     return found + (min(before.held_bytes, after.held_bytes) / more if more else 1.0)
 
 
-def _pair_equal_lines(left: Sequence[_Row], right: Sequence[_Row]) -> Iterator[tuple[_Candidate, _Candidate]]:
+def _pair_by_shift(
+    left: Sequence[_Row], right: Sequence[_Row], lines: LineMap
+) -> Iterator[tuple[_Candidate, _Candidate]]:
     there = {row.order(): row for row in right}
     for row in left:
-        partner = there.pop(row.order(), None)
+        expected = tuple(lines.expected(frame) for frame in reversed(row.frames))
+        partner = there.pop(expected, None)
         if partner is not None:
             yield row.candidate, partner.candidate
 
 
 def _in_later_names(group: HeldGroup, lines: LineMap) -> HeldGroup:
+    if not lines.later_names:
+        return group
     return replace(group, frames=tuple(lines.renamed(frame) for frame in group.frames))
 
 

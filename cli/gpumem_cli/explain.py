@@ -5,6 +5,7 @@ Owns: its flags. Must not know: how findings are made or drawn.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -26,15 +27,27 @@ if TYPE_CHECKING:
     help=f"When: {options.MOMENTS}; without it, the peak, or now while the program runs.",
 )
 @click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="A running process, recorded or not.")
+@click.option(
+    "--message",
+    metavar="TEXT|FILE|-",
+    help="An out-of-memory error, or a log with one; - reads standard input. The same as gpumem oom.",
+)
 @options.json_option
 @options.device_option
-def explain(trace: str | None, moment: str | None, pid: int | None, as_json: bool, device: int | None) -> None:
+def explain(
+    trace: str | None, moment: str | None, pid: int | None, message: str | None, as_json: bool, device: int | None
+) -> None:
     """Say where the bytes go that nvidia-smi shows: a ledger from NVML's figure down to the live requests.
 
     TRACE is a .gpumem file, the journal of a running or killed program, or a memory snapshot of PyTorch. Without one,
     the devices of this machine and the processes on them now (--device is NVML's number then): who holds what, children
     that outlived their program, and what cannot be seen from here. No process is touched.
     """
+    if message is not None:
+        if trace is not None or pid is not None or moment is not None or device is not None:
+            raise UsageError("--message stands alone: it needs no trace, and no process.")
+        _explain_message(message, as_json)
+        return
     if trace is not None and pid is not None:
         raise UsageError("Give a trace or --pid, not both.")
     if trace is not None:
@@ -43,6 +56,16 @@ def explain(trace: str | None, moment: str | None, pid: int | None, as_json: boo
     if moment is not None and pid is None:
         raise UsageError("--at names a moment of a recording: give its trace, or --pid of a process being recorded.")
     _explain_running(pid, moment, as_json, device)
+
+
+def _explain_message(message: str, as_json: bool) -> None:
+    """What is no file's name is the error itself."""
+    from gpumem.importers.oom_log import read_oom_log, read_oom_text
+    from gpumem.importers.oom_text import find_starts
+    from gpumem_cli.oom import print_oom
+
+    is_text = not os.path.exists(message) and (" " in message or "\n" in message or bool(find_starts(message)))
+    print_oom(read_oom_text(message) if is_text else read_oom_log(message), as_json=as_json)
 
 
 def _explain_trace(trace: str, moment: str | None, as_json: bool, device: int | None) -> None:

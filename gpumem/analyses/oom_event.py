@@ -12,32 +12,32 @@ import numpy as np
 from gpumem.analyses.oom import find_oom_verdict, is_expandable_on
 from gpumem.analyses.oom_rule import SMALL_REQUEST_BYTES_MAX, OomFacts, OomVerdict, segment_bytes_of
 from gpumem.analyses.readings import nearest_reading
-from gpumem.heap.figures import measure_heap
+from gpumem.heap.figures import HeapFigures, measure_heap
 from gpumem.heap.live import LiveTable
 from gpumem.heap.scan import live_at
 from gpumem.heap.segments import Segment, segments_at
 from gpumem.trace.model import DeviceFacts, Trace
 from gpumem.trace.oom_message import Figure, OomOrigin, ProcessShare
 from gpumem.units import MIB
-from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind
+from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, StreamId
 
 SMALL_SLACK_BYTES_MAX = 511
 LARGE_SLACK_BYTES_MAX = MIB
 """Less than that of a free block is not split off in a large segment."""
 _UNLIMITED_BYTES = 1 << 60
-_COLUMNS = ("kind", "device", "time_ns", "requested_bytes", "address", "block_bytes", "split_bytes")
+_COLUMNS = ("kind", "device", "time_ns", "stream", "requested_bytes", "address", "block_bytes", "split_bytes")
 
 
 def explain_oom_event(trace: Trace, event: EventIndex) -> OomVerdict:
     """Why the request of an out-of-memory event was refused."""
     batch = next(iter(trace.event_batches(_COLUMNS, first_event=event, end_event=event + 1)))
-    kind, number, time_ns, request, free, limit, card = (int(batch[name][0]) for name in _COLUMNS)
+    kind, number, time_ns, stream, request, free, limit, card = (int(batch[name][0]) for name in _COLUMNS)
     assert kind == EventKind.OOM, "only an out-of-memory event is explained"
     device = DeviceOrdinal(number)
     known = next((one for one in trace.meta.devices if one.device == device), DeviceFacts(device))
     segments = segments_at(trace, event, devices=[device])
     blocks = live_at(trace, event, devices=[device], carried=("requested_bytes",)).get(device)
-    heap = _Heap(trace, event, segments, blocks)
+    heap = _Heap(trace, event, StreamId(stream), segments, blocks)
     card_bytes = card or known.capacity_bytes
     limit_bytes = limit or known.memory_limit_bytes
     others = _other_processes(trace, device, time_ns)
@@ -56,6 +56,8 @@ def explain_oom_event(trace: Trace, event: EventIndex) -> OomVerdict:
             process=_this_process(card_bytes, free, others),
             other_processes=others,
             largest_gap_bytes=heap.largest_gap_bytes(request),
+            other_streams_idle_bytes=heap.other_streams_idle_bytes(),
+            has_max_split="max_split_size_mb" in trace.meta.settings,
             has_expandable=is_expandable_on(trace.meta.settings) or any(segment.expandable for segment in segments),
         )
     )
@@ -86,30 +88,53 @@ def _this_process(card_bytes: int | None, free_bytes: int, others: Sequence[Proc
 
 
 class _Heap:
-    """The heap of one device after an event, as far as the recording knows its blocks."""
+    """The heap of one device after an event, as far as the recording knows its blocks, and the part of one stream."""
 
-    def __init__(self, trace: Trace, event: EventIndex, segments: Sequence[Segment], blocks: LiveTable | None) -> None:
+    def __init__(
+        self, trace: Trace, event: EventIndex, stream: StreamId, segments: Sequence[Segment], blocks: LiveTable | None
+    ) -> None:
         self.reserved_bytes = sum(segment.segment_bytes for segment in segments)
-        self._figures = None
-        self.allocated: Figure | None = Figure(0)
+        self.allocated = Figure(0)
         self.private_idle: Figure | None = None
+        self._ordinary: HeapFigures | None = None
+        self._of_stream: HeapFigures | None = None
         if blocks is not None and trace.meta.block_bytes_known:
-            self._figures = measure_heap(segments, blocks, event, str(trace.path))
-            self.allocated = Figure(self._figures.allocated_bytes + self._figures.pending_bytes)
-            private = _private_idle_bytes(segments, blocks)
+            where = str(trace.path)
+            everything = measure_heap(segments, blocks, event, where)
+            ordinary = [segment for segment in segments if segment.pool == 0]
+            of_stream = [segment for segment in ordinary if segment.stream == stream]
+            self._ordinary = measure_heap(ordinary, _blocks_in(ordinary, blocks), event, where)
+            self._of_stream = measure_heap(of_stream, _blocks_in(of_stream, blocks), event, where)
+            self.allocated = Figure(everything.allocated_bytes + everything.pending_bytes)
+            private = everything.idle_bytes - self._ordinary.idle_bytes
             self.private_idle = Figure(private) if private else None
         elif blocks is not None:
             self.allocated = _allocated_at_least(blocks)
-        assert self.allocated is not None, "set above"
         taken = self.allocated if self.private_idle is None else self.allocated + self.private_idle
         self.idle = (Figure(self.reserved_bytes) - taken).floored()
 
     def largest_gap_bytes(self, request_bytes: int) -> int | None:
-        """The largest idle block of the pools that would serve the request; None where blocks are not known."""
-        if self._figures is None:
+        """The largest idle block of the stream and pool that serve the request; None where blocks are not known."""
+        if self._of_stream is None:
             return None
-        largest = self._figures.largest_free
+        largest = self._of_stream.largest_free
         return largest.small_bytes if request_bytes <= SMALL_REQUEST_BYTES_MAX else largest.large_bytes
+
+    def other_streams_idle_bytes(self) -> int | None:
+        """What lies idle in ordinary segments of other streams; None where blocks are not known."""
+        if self._ordinary is None or self._of_stream is None:
+            return None
+        return self._ordinary.idle_bytes - self._of_stream.idle_bytes
+
+
+def _blocks_in(segments: Sequence[Segment], blocks: LiveTable) -> LiveTable:
+    """The blocks that lie in these segments, which are in order of address."""
+    if not segments:
+        return blocks.select(np.zeros(len(blocks), np.bool_))
+    starts = np.array([segment.address for segment in segments], np.uint64)
+    ends = np.array([segment.end for segment in segments], np.uint64)
+    homes = np.searchsorted(starts, blocks.address, side="right") - 1
+    return blocks.select((homes >= 0) & (blocks.address < ends[homes]))
 
 
 def _allocated_at_least(blocks: LiveTable) -> Figure:
@@ -118,14 +143,3 @@ def _allocated_at_least(blocks: LiveTable) -> Figure:
     is_small = requests <= SMALL_REQUEST_BYTES_MAX
     slack = int(np.where(is_small, SMALL_SLACK_BYTES_MAX, LARGE_SLACK_BYTES_MAX).sum())
     return Figure(int(requests.sum()) + slack // 2, -(-slack // 2))
-
-
-def _private_idle_bytes(segments: Sequence[Segment], blocks: LiveTable) -> int:
-    """What lies idle in the segments of private pools; the segments are in order of address."""
-    private = np.array([segment.pool > 0 for segment in segments], np.bool_)
-    held = sum(segment.segment_bytes for segment in segments if segment.pool > 0)
-    if not held:
-        return 0
-    starts = np.array([segment.address for segment in segments], np.uint64)
-    homes = np.searchsorted(starts, blocks.address, side="right") - 1
-    return held - int(blocks["block_bytes"].astype(np.int64)[private[homes]].sum())

@@ -160,6 +160,8 @@ def _explanations(found: OomVerdict) -> Iterator[OomFinding]:
         yield OomFinding(OomCode.LIMIT_NOT_NAMED, round(found.implied_fraction * facts.card.byte_count))
     if facts.largest_gap_bytes and facts.idle is not None and not _came_back(found):
         yield OomFinding(OomCode.LARGEST_GAP, facts.largest_gap_bytes)
+    if facts.other_streams_idle_bytes:
+        yield OomFinding(OomCode.OTHER_STREAMS, facts.other_streams_idle_bytes)
     own = listed_as_other(facts)
     if own is not None:
         yield OomFinding(OomCode.PROCESS_IS_THIS_ONE, _bytes(own.used), own.pid)
@@ -183,7 +185,7 @@ def _on_segment(found: OomVerdict) -> Iterator[OomFinding]:
 def _came_back(found: OomVerdict) -> bool:
     """Whether an idle block would have served: it came back from another stream after the last search."""
     facts = found.facts
-    if facts.largest_gap_bytes is None or facts.request is None:
+    if facts.largest_gap_bytes is None or facts.request is None or facts.has_max_split:
         return False
     return facts.largest_gap_bytes >= facts.request.high
 

@@ -72,6 +72,7 @@ class OomCode(Enum):
     MESSAGE_CUT = "message_cut"
     PAST_THE_ALLOCATOR = "past_the_allocator"
     LARGEST_GAP = "largest_gap"
+    OTHER_STREAMS = "other_streams"
     ALSO_FRAGMENTED = "also_fragmented"
     # What to do
     SET_EXPANDABLE = "set_expandable"
@@ -114,7 +115,11 @@ class OomFacts:
     process: Figure | None = None
     other_processes: Sequence[ProcessShare] = ()
     largest_gap_bytes: int | None = None
-    """The largest idle block that a request of this kind could have had."""
+    """The largest idle block of the stream and pools that a request of this kind is served from."""
+    other_streams_idle_bytes: int | None = None
+    """Of what lies idle, in segments of other streams, which a request of this one cannot use."""
+    has_max_split: bool = False
+    """Whether max_split_size_mb keeps large blocks from smaller requests."""
     has_expandable: bool = False
     is_expandable_refused: bool = False
     is_expandable_unknown: bool = False

@@ -36,7 +36,7 @@ def oom_verdict(found: OomVerdict, recording: str | None = None) -> dict[str, Js
             "text": finding_text(finding, found),
             "bytes": finding.byte_count,
             "pid": finding.pid,
-            "command": finding_command(finding, recording),
+            "command": finding_command(finding, recording, origin=found.facts.origin),
         }
         for finding in found.findings
     ]

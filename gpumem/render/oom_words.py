@@ -14,6 +14,7 @@ from gpumem.trace.oom_message import Figure, OomOrigin
 from gpumem.units import format_bytes
 
 EXPANDABLE_SETTING = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+EXPANDABLE_ARGUMENT = 'gpumem.Allocator("cuda", settings="expandable_segments:True")'
 MAX_SPLIT_SETTING = "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128"
 _LESS = "a smaller batch, shorter sequences, activation checkpointing, lower precision or sharded optimizer states"
 
@@ -29,7 +30,7 @@ OWNERS = {
     OomOrigin.TORCH: "PyTorch",
     OomOrigin.TORCH_ASYNC: "PyTorch",
     OomOrigin.CUPY: "CuPy",
-    OomOrigin.GPUMEM: "gpumem's allocator",
+    OomOrigin.GPUMEM: "gpumem",
     OomOrigin.LIBRARY: "the allocator",
     OomOrigin.TRACE: "the allocator",
 }
@@ -81,15 +82,18 @@ def finding_text(finding: OomFinding, found: OomVerdict) -> str:
     return text.format(amount=amount, pid=finding.pid, owner=owner)
 
 
-def finding_command(finding: OomFinding, recording: str | None = None) -> str | None:
+def finding_command(
+    finding: OomFinding, recording: str | None = None, *, origin: OomOrigin = OomOrigin.TORCH
+) -> str | None:
     """The commands to paste for a finding, a line each; None where there is none. `recording`: what was looked at."""
     name = "run.gpumem" if recording is None else shlex.quote(printable(recording))
+    setting = EXPANDABLE_SETTING if origin is not OomOrigin.GPUMEM else EXPANDABLE_ARGUMENT
     record = "" if recording is not None else "gpumem run -o run.gpumem train.py\n"
     commands = {
-        OomCode.SET_EXPANDABLE: EXPANDABLE_SETTING,
+        OomCode.SET_EXPANDABLE: setting,
         OomCode.SET_MAX_SPLIT: MAX_SPLIT_SETTING,
         OomCode.TRY_REPLAY: f"{record}gpumem replay {name} --set expandable_segments=True",
-        OomCode.ALSO_FRAGMENTED: EXPANDABLE_SETTING,
+        OomCode.ALSO_FRAGMENTED: setting,
         OomCode.LOOK_AT_PROCESS: f"gpumem explain --pid {finding.pid}",
         OomCode.FIND_HIDDEN_PROCESSES: "gpumem explain",
         OomCode.CUT_OWN_OUTSIDE: f"{record}gpumem explain {name} --at oom",
@@ -114,7 +118,7 @@ def asked_text(found: OomVerdict) -> str:
         return "" if most == facts.asked.byte_count else f"a segment for a request of {format_bytes(most)}"
     if least <= 1:
         return f"a segment for a request of up to {format_bytes(most)}"
-    if facts.asked.rounding_bytes:
+    if format_bytes(least) == format_bytes(most) or facts.asked.rounding_bytes:
         return "a segment, the request rounded up to 2 MiB"
     return f"a segment for a request of {format_bytes(least)} to {format_bytes(most)}"
 
@@ -122,6 +126,11 @@ def asked_text(found: OomVerdict) -> str:
 def is_rough(figure: Figure) -> bool:
     """Whether a figure is so rough that this has to be said: its rounding is more than 2 % of it."""
     return figure.rounding_bytes * 50 > figure.byte_count
+
+
+def is_more_than_rounding(figure: Figure) -> bool:
+    """Whether a difference is more than the rounding of the figures it comes from, or exact."""
+    return figure.byte_count > figure.rounding_bytes or not figure.rounding_bytes
 
 
 def _bytes(figure: Figure | None) -> str:
@@ -281,12 +290,13 @@ _TEXTS = {
         "(CUDA_LAUNCH_BLOCKING=1 moves the error to its line)."
     ),
     OomCode.LARGEST_GAP: "The largest idle block that this request could have had is {amount}.",
+    OomCode.OTHER_STREAMS: "{amount} of what lies idle are in other streams' segments, which this request cannot use.",
     OomCode.ALSO_FRAGMENTED: (
         "Or make use of the {amount} that lie idle in the reserve in smaller pieces; expandable segments may join them."
     ),
     OomCode.SET_EXPANDABLE: (
-        "Turn on expandable segments, so that idle memory can be moved to where it is asked for; {amount} of what lies "
-        "idle would do. On Linux, from PyTorch 2.1 on."
+        "Turn on expandable segments (on Linux, from PyTorch 2.1 on), so that idle memory can be moved to where it is "
+        "asked for: {amount} of it would do."
     ),
     OomCode.EXPANDABLE_IS_ON: (
         "Expandable segments are on already: what lies idle are parts of pages, or other streams' blocks. Make "

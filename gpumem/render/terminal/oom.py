@@ -19,6 +19,7 @@ from gpumem.render.oom_words import (
     finding_command,
     finding_text,
     is_advice,
+    is_more_than_rounding,
     is_rough,
     verdict_text,
     verdict_word,
@@ -78,7 +79,7 @@ def _finding_lines(
     yield Text(fit_left(head, len(_INDENT)) + lines[0])
     for line in lines[1:]:
         yield Text(_INDENT + line)
-    command = finding_command(finding, recording)
+    command = finding_command(finding, recording, origin=found.facts.origin)
     for line in () if command is None else command.splitlines():
         yield Text(_INDENT + line, style=theme.COMMAND)
 
@@ -106,7 +107,7 @@ def _overview(findings: OomLogFindings, page: Page, top: int) -> Iterator[Text]:
         more = counted(len(messages) - len(shown), "more error")
         yield Text(f"{more}; --top {len(messages)} shows all", style=theme.QUIET)
     yield Text("")
-    yield Text("The one that lacks most:", style=theme.QUIET)
+    yield Text("The one to look at first:", style=theme.QUIET)
 
 
 def _row(*cells: str) -> str:
@@ -177,6 +178,7 @@ def _arithmetic_lines(found: OomVerdict, page: Page) -> Iterator[Text]:
 def _rows(found: OomVerdict) -> Sequence[tuple[str, Figure | None, str]]:
     """The figures from what was asked for to what is missing, then where the card's bytes are."""
     facts, owner = found.facts, OWNERS[found.facts.origin]
+    outside = found.outside if found.outside is not None and is_more_than_rounding(found.outside) else None
     is_limited = found.verdict is Verdict.LIMIT
     has_sum = facts.free is not None and facts.idle is not None and not is_limited
     pools = ("idle in private pools", facts.private_idle, "of CUDA graphs or a MemPool")
@@ -193,7 +195,7 @@ def _rows(found: OomVerdict) -> Sequence[tuple[str, Figure | None, str]]:
         (f"held by {owner}", facts.reserved if _is_worth_a_row(facts, found) else None, "in use and idle"),
         ("its limit", facts.limit, ""),
         ("left by that limit", found.limit_room if is_limited else None, ""),
-        (f"outside {owner}", found.outside, _outside_text(found)),
+        (f"outside {owner}", outside, _outside_text(found)),
         ("the card", facts.card, ""),
     )
 
@@ -204,9 +206,11 @@ def _is_worth_a_row(facts: OomFacts, found: OomVerdict) -> bool:
 
 
 def _outside_text(found: OomVerdict) -> str:
-    if found.own_outside is None or found.others_outside is None:
+    own, others = found.own_outside, found.others_outside
+    if own is None or others is None:
         return ""
-    return f"this process {_cell(found.own_outside)}, others and the driver {_cell(found.others_outside)}"
+    rest = f", others and the driver {_cell(others)}" if is_more_than_rounding(others) else ""
+    return f"this process {_cell(own)}{rest}"
 
 
 def _figure_row(label: str, figure: Figure, card: Figure | None, remark: str, page: Page) -> Text:

@@ -324,6 +324,8 @@ def _oom_facts(device: DeviceSummary, page: Page, path: str) -> Iterator[Text]:
         yield _fact("", f"and {counted(device.oom_count - len(shown), 'more time')}", page)
     if device.oom_verdict is not None:
         command = f"gpumem snapshot {shlex.quote(printable(path))} --at oom"
+        if 16 + len(command) > page.width:
+            command = "gpumem snapshot TRACE --at oom"
         yield Text(fit_left("what to do", 16)).append(command, style=theme.COMMAND)
 
 

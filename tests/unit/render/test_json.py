@@ -6,13 +6,17 @@ import json
 from typing import Any
 
 from gpumem.analyses.holdings import GroupBy
+from gpumem.analyses.oom import explain_log
 from gpumem.analyses.snapshot import find_snapshot
 from gpumem.analyses.summary import summarise_trace
 from gpumem.analyses.timeline import find_timeline
 from gpumem.heap.instants import find_instant
+from gpumem.importers.oom_log import read_oom_text
 from gpumem.render.json import render_snapshot, render_summaries, render_timeline
+from gpumem.render.json_oom import render_oom
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import parse_moment
+from oom_messages import modern
 from trace_builder import KiB, MiB, TraceBuilder
 from training_trace import training_trace
 
@@ -144,3 +148,44 @@ def test_same_trace_gives_the_same_bytes() -> None:
     assert render_summaries([summarise_trace(training_trace())]) == render_summaries(
         [summarise_trace(training_trace())]
     )
+
+
+def test_error_explained_has_the_keys_of_its_schema() -> None:
+    error = modern(
+        "546.00 MiB", of="15.77 GiB", free="514.19 MiB", used="14.10 GiB", idle="736.86 MiB", pools="46.00 MiB"
+    )
+    document = json.loads(render_oom(explain_log(read_oom_text(f"start\n[rank3]: {error}\n"))))
+    assert document["schema"] == "gpumem.oom/1"
+    (message,) = document["messages"]
+    assert set(message) >= {
+        *("line", "rank", "requested_bytes", "free_bytes", "total_bytes", "allocated_bytes"),
+        *("reserved_unallocated_bytes", "process_bytes", "limit_bytes", "verdict", "findings"),
+    }
+    assert (message["line"], message["rank"], message["device"]) == (2, 3, 0)
+    assert message["requested_bytes"] == 546 * MiB
+    assert message["reserved_unallocated_bytes"] == round(736.86 * MiB)
+    assert (message["process_bytes"], message["limit_bytes"]) == (None, None)
+    assert message["verdict"] == "fragmentation"
+    first = message["findings"][0]
+    assert (first["code"], first["bytes"]) == ("set_expandable", 546 * MiB - round(514.19 * MiB))
+    assert first["command"] == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert all(set(finding) >= {"code", "text", "bytes"} for finding in message["findings"])
+
+
+def test_error_without_figures_has_nulls() -> None:
+    (message,) = json.loads(render_oom(explain_log(read_oom_text("CUDA error: out of memory"))))["messages"]
+    assert message["verdict"] == "unknown"
+    assert message["wording"] == "CUDA error: out of memory"
+    nulls = ("rank", "requested_bytes", "free_bytes", "total_bytes", "allocated_bytes", "reserved_unallocated_bytes")
+    assert all(message[key] is None for key in nulls)
+
+
+def test_recording_that_ran_out_has_the_same_verdict_in_summary_and_snapshot() -> None:
+    trace = training_trace(oom=True)
+    (device,) = summary(trace)["devices"]
+    heap = json.loads(render_snapshot(find_snapshot(trace, find_instant(trace, parse_moment("oom")))))["devices"][0]
+    assert device["oom_verdict"] == heap["oom_verdict"]
+    assert device["oom_verdict"]["verdict"] == "capacity"
+    assert summary(training_trace())["devices"][0]["oom_verdict"] is None
+    later = json.loads(render_snapshot(find_snapshot(trace, find_instant(trace, parse_moment("peak")))))
+    assert later["devices"][0]["oom_verdict"] is None

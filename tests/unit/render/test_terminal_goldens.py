@@ -12,14 +12,17 @@ from rich.text import Text
 from gpumem.allocator import Allocator
 from gpumem.analyses.demo import Demo, find_demo
 from gpumem.analyses.holdings import GroupBy
+from gpumem.analyses.oom import explain_log
 from gpumem.analyses.snapshot import find_snapshot
 from gpumem.analyses.summary import summarise_trace
 from gpumem.analyses.timeline import find_timeline
 from gpumem.heap.instants import find_instant
+from gpumem.importers.oom_log import read_oom_text
 from gpumem.importers.open import open_trace
 from gpumem.recorder.marks import mark
 from gpumem.recorder.session import record
 from gpumem.render.terminal.demo import render_steps
+from gpumem.render.terminal.oom import render_oom
 from gpumem.render.terminal.snapshot import render_snapshot
 from gpumem.render.terminal.summary import render_summaries
 from gpumem.render.terminal.theme import ASCII, UNICODE, Page
@@ -27,6 +30,7 @@ from gpumem.render.terminal.timeline import plot_width, render_timeline
 from gpumem.samples.nine_steps import run_steps
 from gpumem.trace.model import DeviceFacts, Trace
 from gpumem.trace.moments import parse_moment
+from oom_messages import classic, cupy, gpumem, modern
 from trace_builder import MS, GiB, MiB, TraceBuilder
 from training_trace import training_trace
 
@@ -75,6 +79,61 @@ TRACES = {
     "near_capacity": near_capacity,
     "empty": lambda: TraceBuilder().build(),
 }
+
+
+def ranks_of_one_log() -> str:
+    """Seven ranks whose card is full, one whose card another program holds, a library's error, a worker's."""
+    errors = [
+        f"[rank{rank}]: "
+        + modern(
+            "1.96 GiB", of="79.15 GiB", free=f"{rank + 1}06.62 MiB", process="78.50 GiB", used=f"77.{rank}0 GiB",
+            idle="312.00 MiB", gpu=rank,
+        )
+        for rank in range(7)
+    ]  # fmt: skip
+    errors.append(
+        "[rank7]: "
+        + modern(
+            "9.00 GiB", of="79.15 GiB", free="1.10 GiB", others=[(90210, "41.00 GiB")], process="37.05 GiB",
+            used="36.20 GiB", idle="200.00 MiB", gpu=7,
+        )
+    )  # fmt: skip
+    errors.append(
+        "(RayWorker pid=4711, ip=10.0.0.7) RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling f"
+    )
+    return "\n".join(errors)
+
+
+OOM_LOGS = {
+    "capacity": modern(
+        "16.00 GiB", of="44.53 GiB", free="187.94 MiB", process="44.34 GiB", used="43.67 GiB", idle="335.07 MiB"
+    ),
+    "fragmentation": modern(
+        "546.00 MiB", of="15.77 GiB", free="514.19 MiB", others=[(1, "15.26 GiB")], used="14.10 GiB",
+        idle="736.86 MiB", pools="46.00 MiB",
+    ),
+    "limit": modern(
+        "64.00 MiB", of="79.15 GiB", free="38.09 GiB", process="41.06 GiB", used="39.10 GiB", idle="427.46 MiB",
+        release="2.1",
+    ),
+    "private_pools": modern(
+        "1.00 GiB", of="39.39 GiB", free="300.00 MiB", process="39.09 GiB", used="38.10 GiB", pools="6.20 GiB",
+        idle="412.00 MiB", release="2.11",
+    ),
+    "outside": modern(
+        "5.00 GiB", of="39.39 GiB", free="1.20 GiB", others=[(7, "12.00 GiB"), (8, "9.50 GiB")], process="16.69 GiB",
+        used="15.80 GiB", idle="210.00 MiB",
+    ),
+    "spill": classic("20.00 MiB", of="8.00 GiB", used="17.20 GiB", free="0 bytes", reserved="17.53 GiB"),
+    "rounded": modern("3.00 GiB", of="23.65 GiB", free="1.00 GiB", used="18.00 GiB", idle="2.00 GiB"),
+    "cublas": "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "cupy": cupy(8 * GiB, 12 * GiB, 16 * GiB),
+    "gpumem": gpumem("512.00 MiB", of="8.00 GiB", free="100.00 MiB", held="7.50 GiB", used="6.00 GiB").replace(
+        "NVIDIA H200", "NVIDIA \x1b[31m[bold]\u202e H200"
+    ),
+    "ranks": ranks_of_one_log(),
+}  # fmt: skip
+OOM_LINES_MAX = {"ranks": 46}
 
 
 @pytest.mark.parametrize("width", list(PAGES))
@@ -133,6 +192,20 @@ def test_window_is_named(golden: Golden) -> None:
     start, end = (find_instant(trace, parse_moment(text)) for text in ("step:0", "step:1"))
     text = render_summaries([summarise_trace(trace, start=start, end=end)], PAGES["80"])
     golden("summary_window_80.txt", checked(text, PAGES["80"]))
+
+
+@pytest.mark.parametrize("name", list(OOM_LOGS))
+def test_error_explained_looks_like_its_golden(name: str, golden: Golden) -> None:
+    text = render_oom(explain_log(read_oom_text(OOM_LOGS[name])), PAGES["80"])
+    golden(f"oom_{name}_80.txt", checked(text, PAGES["80"]))
+    assert len(text.plain.splitlines()) <= OOM_LINES_MAX.get(name, 30)
+
+
+@pytest.mark.parametrize("name", ["training_oom", "near_capacity"])
+def test_heap_at_an_error_looks_like_its_golden(name: str, golden: Golden) -> None:
+    trace = TRACES[name]()
+    text = render_snapshot(find_snapshot(trace, find_instant(trace, parse_moment("oom"))), PAGES["80"])
+    golden(f"snapshot_at_oom_{name}_80.txt", checked(text, PAGES["80"]))
 
 
 def test_summary_of_a_device_fits_one_screen() -> None:

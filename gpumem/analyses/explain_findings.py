@@ -17,11 +17,14 @@ from gpumem.vocabulary import TraceSource
 UNLISTED_BYTES_LEAST = 64 << 20
 """Used bytes of no process that are worth a sentence: the driver's own are some 10 MiB a context."""
 GROWN_BYTES_LEAST = 1 << 20
+_NOTE_BEGINNING = "There are no NVML readings: "
+"""Of the recorder's note; what follows is the reason."""
 
 
 class FindingCode(Enum):
     """What a finding says; the values are those of the JSON contract."""
 
+    EVENTS_LOST = "events_lost"
     ALLOCATOR_NOT_RECORDED = "allocator_not_recorded"
     NO_PROCESS_FIGURE = "no_process_figure"
     EMPTY_CACHE = "empty_cache"
@@ -73,6 +76,8 @@ def find_findings(
         found.append(Finding(FindingCode.IDLE_CONTEXT, held + _bytes_of(by_name, ComponentName.OUTSIDE_ALLOCATOR)))
     if trace.meta.source is TraceSource.NONE:
         found.append(Finding(FindingCode.ALLOCATOR_NOT_RECORDED))
+    if trace.meta.records_lost:
+        found.append(Finding(FindingCode.EVENTS_LOST, count=trace.meta.records_lost))
     found += _of_heap(heap)
     found += _of_outside(by_name, unexplained_bytes)
     found += _of_card(card)
@@ -83,6 +88,7 @@ def _no_process_figure(trace: Trace, reading: Reading | None) -> Finding:
     reason = None if reading is None else reading.unavailable.get("process_bytes")
     if reason is None:
         reason = next((note for note in trace.meta.notes if "NVML" in note), None)
+        reason = None if reason is None else reason.removeprefix(_NOTE_BEGINNING).rstrip(".")
     return Finding(FindingCode.NO_PROCESS_FIGURE, reason=reason, source=trace.meta.source)
 
 

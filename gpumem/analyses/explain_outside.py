@@ -58,11 +58,16 @@ class Outside:
 def place_readings(trace: Trace, device: int, curve: ReservedCurve) -> list[PlacedReading]:
     """The readings of `device` that have a process figure, in order, with the reserved bytes that belong to each."""
     readings = [one for one in trace.readings if one.device == device and one.process_bytes is not None]
+    readings.sort(key=lambda one: (one.time_ns, one.event))
+    counts = np.searchsorted(curve.events, np.array([one.event for one in readings], np.int64), side="right")
+    until = np.array([one.time_ns + READING_NS for one in readings], np.int64)
+    ends = np.searchsorted(curve.times_ns, until, side="right")
     mark_events = {mark.event for mark in trace.marks}
     placed: list[PlacedReading] = []
     before: int | None = None
-    for reading in sorted(readings, key=lambda one: (one.time_ns, one.event)):
-        one = _place(curve, reading, before, is_at_mark=reading.event in mark_events)
+    for reading, count, end in zip(readings, counts.tolist(), ends.tolist(), strict=True):
+        changes = range(count, count + 1 if reading.event in mark_events else max(count, end) + 1)
+        one = _place(curve, reading, before, changes)
         placed.append(one)
         if one.is_settled or before is None:
             before = one.outside_bytes
@@ -105,15 +110,15 @@ def find_outside(trace: Trace, placed: Sequence[PlacedReading], at: PlacedReadin
     return Outside(at, context, changes, at.outside_bytes - known)
 
 
-def _place(curve: ReservedCurve, reading: Reading, before: int | None, *, is_at_mark: bool) -> PlacedReading:
-    """The reading with the reserved bytes after its event, or after a later one that leaves nothing changed outside."""
+def _place(curve: ReservedCurve, reading: Reading, before: int | None, changes: range) -> PlacedReading:
+    """The reading with the reserved bytes after the first of `changes`, the segment events that it may have seen, or
+    after a later one that leaves nothing changed outside.
+    """
     assert reading.process_bytes is not None, "only such readings are placed"
-    count = curve.count_until(reading.event)
-    reserved = curve.after_change(count)
-    end = int(np.searchsorted(curve.times_ns, reading.time_ns + READING_NS, side="right"))
-    if is_at_mark or end <= count or reading.process_bytes - reserved == before:
+    reserved = curve.after_change(changes.start)
+    if len(changes) == 1 or reading.process_bytes - reserved == before:
         return PlacedReading(reading, reading.process_bytes, reserved, is_settled=True)
-    for later in range(count + 1, end + 1):
+    for later in changes[1:]:
         if reading.process_bytes - curve.after_change(later) == before:
             return PlacedReading(reading, reading.process_bytes, curve.after_change(later), is_settled=True)
     return PlacedReading(reading, reading.process_bytes, reserved, is_settled=False)

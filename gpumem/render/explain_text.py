@@ -161,9 +161,8 @@ def _no_process_figure(finding: Finding) -> str:
         )
     if finding.reason is None:
         return "The recording has no NVML reading of this device, so this is the allocator's part alone."
-    return (
-        f"There is no NVML figure of this process, so this is the allocator's part alone: {printable(finding.reason)}"
-    )
+    why = printable(finding.reason)
+    return f"There is no NVML figure of this process, so this is the allocator's part alone: {why}."
 
 
 def _empty_cache(finding: Finding) -> str:
@@ -172,6 +171,13 @@ def _empty_cache(finding: Finding) -> str:
     if not finding.held_bytes:
         return "empty_cache() would return nothing now: no segment is wholly free."
     return f"empty_cache() would return {format_bytes(finding.held_bytes)} now, all that is wholly free."
+
+
+def _events_lost(finding: Finding) -> str:
+    return (
+        f"{counted(finding.count or 0, 'event')} of the recording are lost: what they reserved or returned is counted "
+        "on the wrong side of the allocator's border."
+    )
 
 
 def _blocks_not_known(finding: Finding) -> str:
@@ -188,6 +194,7 @@ def _blocks_not_known(finding: Finding) -> str:
 
 _WRITERS: Mapping[FindingCode, Callable[[Finding], str]] = {
     FindingCode.NO_PROCESS_FIGURE: _no_process_figure,
+    FindingCode.EVENTS_LOST: _events_lost,
     FindingCode.EMPTY_CACHE: _empty_cache,
     FindingCode.GAPS_PINNED: _gaps_pinned,
     FindingCode.WORKSPACES: _workspaces,

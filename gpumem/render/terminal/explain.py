@@ -13,12 +13,11 @@ from rich.text import Text
 from gpumem.analyses.explain import Explanation, Ledger
 from gpumem.analyses.explain_heap import PinnedSegment
 from gpumem.analyses.ledger_parts import Component, ComponentName, Evidence
-from gpumem.heap.instants import Instant
 from gpumem.render.explain_text import component_label, finding_text, pinned_text
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import printable
-from gpumem.trace.moments import Moment, Peak
+from gpumem.trace.moments import End, Peak
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 
 _LABEL_WIDTH = 30
@@ -74,7 +73,7 @@ def _pinned_lines(pinned: PinnedSegment, page: Page) -> Iterator[Text]:
 
 
 def _verdict(explanation: Explanation, ledger: Ledger) -> str:
-    when = _moment_text(explanation.moment, explanation.instant)
+    when = _moment_text(explanation)
     card = printable(ledger.facts.name) if ledger.facts.name else f"device {ledger.facts.device}"
     idle = ledger.heap.idle_bytes
     parts = [f"{format_bytes(ledger.heap.live_bytes)} live requests"]
@@ -88,10 +87,13 @@ def _verdict(explanation: Explanation, ledger: Ledger) -> str:
     return f"{when}, {held} of {card}: {', '.join(parts)}."
 
 
-def _moment_text(moment: Moment, instant: Instant) -> str:
+def _moment_text(explanation: Explanation) -> str:
+    instant = explanation.instant
     if instant.event < 0:
         return "At the start"
-    name = "At the peak, " if isinstance(moment, Peak) else "At "
+    name = "At the peak, " if isinstance(explanation.moment, Peak) else "At "
+    if explanation.is_default_moment and isinstance(explanation.moment, End):
+        name = "Now, at "
     return f"{name}{format_duration(instant.time_ns)} (after event {format_count(instant.event)})"
 
 

@@ -243,6 +243,13 @@ def test_hidden_process_figure_gives_the_reason_instead_of_zero() -> None:
     assert [(one.name, one.held_bytes) for one in used.children] == [(ComponentName.NO_PROCESS, 5 * GiB)]
 
 
+def test_recording_without_nvml_gives_the_recorder_s_reason_and_lost_events_their_number() -> None:
+    note = "There are no NVML readings: NVML: Driver Not Loaded."
+    ledger = ledger_of(TraceBuilder(notes=(note,), records_lost=7).segment(2 * MiB).alloc("a", 1).build())
+    assert finding(ledger, FindingCode.NO_PROCESS_FIGURE).reason == "NVML: Driver Not Loaded"
+    assert finding(ledger, FindingCode.EVENTS_LOST).count == 7
+
+
 def test_moment_before_cuda_has_no_figure_although_later_ones_have() -> None:
     reason = {"process_bytes": "process not listed: it has not started CUDA on this device"}
     builder = TraceBuilder().reading(used_bytes=0, unavailable=reason).wait(10**9).segment(2 * MiB).alloc("a", 1)

@@ -22,6 +22,7 @@ from gpumem.analyses.ledger_parts import (
     make_parent,
     sum_evidence,
 )
+from gpumem.analyses.workspaces import WorkspaceFinder
 from gpumem.heap.instants import Instant, find_instant
 from gpumem.heap.reserved import ReservedCurve, find_reserved_curve
 from gpumem.heap.stops import HeapTable, heaps_at
@@ -105,8 +106,9 @@ def find_ledgers(
     facts = next((one for one in trace.meta.devices if one.device == device), DeviceFacts(device))
     curve = find_reserved_curve(trace, device)
     placed = place_readings(trace, device, curve)
+    finder = WorkspaceFinder(trace, device)
     return [
-        _ledger(trace, facts, instant, find_heap_ledger(trace, heap, device), curve, placed)
+        _ledger(trace, facts, instant, find_heap_ledger(trace, heap, device, finder), curve, placed)
         for instant, heap in zip(instants, heaps, strict=True)
     ]
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gpumem.analyses.ledger_parts import Component, ComponentName, Evidence, make_parent
 from gpumem.analyses.sites import SiteFinder
-from gpumem.analyses.workspaces import find_workspaces
+from gpumem.analyses.workspaces import WorkspaceFinder
 from gpumem.heap.figures import measure_heap
 from gpumem.heap.live import LiveTable
 from gpumem.heap.segments import Segment
@@ -71,11 +71,11 @@ class HeapLedger:
         return self.releasable_bytes + self.gap_bytes + (self.private_idle_bytes or 0)
 
 
-def find_heap_ledger(trace: Trace, heap: HeapTable, device: DeviceOrdinal) -> HeapLedger:
+def find_heap_ledger(trace: Trace, heap: HeapTable, device: DeviceOrdinal, finder: WorkspaceFinder) -> HeapLedger:
     """The parts of what `device`'s allocator held; the blocks of `heap` have the CARRIED columns."""
     event, segments, blocks = heap.event, heap.segments, heap.blocks
     homes, unplaced = _find_homes(segments, blocks)
-    workspaces = find_workspaces(trace, device, blocks)
+    workspaces = finder.find(blocks)
     is_known = not unplaced and _is_known(trace, event, device, blocks)
     part = _KnownPart(str(trace.path), event) if is_known else _UnknownPart()
     private = np.array([segment.pool > 0 for segment in segments], np.bool_)

@@ -11,14 +11,16 @@ stack; it is not freed in the trace; and no earlier block of its thread and stre
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from gpumem.heap.levels import read_in_pieces
-from gpumem.heap.live import LiveTable
-from gpumem.trace.model import EventBatch, Trace
+from gpumem.heap.live import LiveTable, find_last_rows
+from gpumem.trace.model import Trace
 from gpumem.vocabulary import DeviceOrdinal, EventKind, FrameId, StackId
 
 WORKSPACE_BYTES = (8_519_680, 33_554_432, 34_078_720)
@@ -26,34 +28,57 @@ WORKSPACE_BYTES = (8_519_680, 33_554_432, 34_078_720)
 _MAKERS = ("CUDABlasHandle", "WorkspaceForHandle", "getNewWorkspace", "CUDABlasLtWorkspace")
 _LOOKED_BACK = 16
 """Events before an alloc among which the call's other request must be."""
+_BLOCK_KINDS = (EventKind.ALLOC, EventKind.FREE, EventKind.FREE_REQUESTED)
 _COLUMNS = ("kind", "device", "address", "requested_bytes", "stack", "thread", "stream")
 _OTHER_CALLS = ("/torch/optim/", "/torch/nn/modules/module.py", "/torch/serialization.py", "/torch/storage.py")
 """Code of PyTorch that asks for blocks and multiplies nothing."""
 
 
-def find_workspaces(trace: Trace, device: DeviceOrdinal, blocks: LiveTable) -> npt.NDArray[np.bool_]:
-    """Which rows of `blocks` are workspaces; they carry columns `stack`, `thread` and `stream`."""
-    found = _find_named(trace, blocks)
-    rows = np.flatnonzero(np.isin(blocks["requested_bytes"], WORKSPACE_BYTES) & ~blocks.pending & (blocks.event >= 0))
-    if not len(rows):
+class WorkspaceFinder:
+    """The workspaces among a device's blocks, at as many moments as are asked for: the trace is read once."""
+
+    def __init__(self, trace: Trace, device: DeviceOrdinal) -> None:
+        self._trace, self._device = trace, device
+        self._lasting = _find_lasting(trace, device)
+        self._makers = _find_makers(trace)
+        self._in_passing: dict[int, bool] = {}
+
+    def find(self, blocks: LiveTable) -> npt.NDArray[np.bool_]:
+        """Which rows of `blocks` are workspaces; they carry columns `stack`, `thread` and `stream`."""
+        found = _find_named(self._trace, self._makers, blocks)
+        rows = np.flatnonzero(np.isin(blocks.event, self._lasting.events) & ~blocks.pending)
+        taken: set[tuple[int, int]] = set()
+        for row in sorted(rows.tolist(), key=lambda one: int(blocks.event[one])):
+            place = (int(blocks["thread"][row]), int(blocks["stream"][row]))
+            if place not in taken and self._is_alone(blocks, row) and self._is_asked_in_passing(blocks, row):
+                taken.add(place)
+                found[row] = True
         return found
-    lasting = _find_lasting(trace, device, blocks, rows)
-    taken: set[tuple[int, int]] = set()
-    for row in sorted(rows[lasting].tolist(), key=lambda one: int(blocks.event[one])):
-        place = (int(blocks["thread"][row]), int(blocks["stream"][row]))
-        if place not in taken and _is_asked_in_passing(trace, device, blocks, row):
-            taken.add(place)
-            found[row] = True
-    return found
+
+    def _is_alone(self, blocks: LiveTable, row: int) -> bool:
+        """Whether a block without a stack is the only one of its bytes on its thread."""
+        key = (int(blocks["thread"][row]), int(blocks["requested_bytes"][row]))
+        return bool(blocks["stack"][row]) or self._lasting.stackless_counts.get(key) == 1
+
+    def _is_asked_in_passing(self, blocks: LiveTable, row: int) -> bool:
+        event = int(blocks.event[row])
+        known = self._in_passing.get(event)
+        if known is None:
+            known = self._in_passing[event] = _is_asked_in_passing(self._trace, self._device, blocks, row)
+        return known
 
 
-def _find_named(trace: Trace, blocks: LiveTable) -> npt.NDArray[np.bool_]:
-    """The blocks whose stacks have one of the functions that make workspaces."""
-    makers = {
+def _find_makers(trace: Trace) -> set[FrameId]:
+    """The frames of functions that make workspaces."""
+    return {
         FrameId(row)
         for row, function in enumerate(trace.frames.functions)
         if function.startswith("at::cuda::") and any(word in function for word in _MAKERS)
     }
+
+
+def _find_named(trace: Trace, makers: set[FrameId], blocks: LiveTable) -> npt.NDArray[np.bool_]:
+    """The blocks whose stacks have one of these frames."""
     stacks = np.unique(blocks["stack"]) if makers else np.zeros(0, np.int64)
     named = [stack for stack in stacks.tolist() if makers & set(trace.stacks.frames_of(StackId(stack)))]
     return np.isin(blocks["stack"], named) & ~blocks.pending
@@ -68,38 +93,34 @@ class _Call:
     stream: int
 
 
-def _find_lasting(
-    trace: Trace, device: DeviceOrdinal, blocks: LiveTable, rows: npt.NDArray[np.intp]
-) -> npt.NDArray[np.bool_]:
-    """Which of `rows` are not freed in the trace and, without a stack, alone of their bytes on their thread."""
-    addresses = blocks.address[rows]  # sorted, as the table is
-    last_free = np.full(len(rows), -1, np.int64)
-    stackless: dict[int, int] = {}
+@dataclass(frozen=True, slots=True)
+class _Lasting:
+    """Allocs of a workspace's bytes that are not freed in the trace, and how many have no stack by thread and bytes."""
+
+    events: npt.NDArray[np.int64]
+    stackless_counts: Mapping[tuple[int, int], int]
+
+
+def _find_lasting(trace: Trace, device: DeviceOrdinal) -> _Lasting:
+    """What the one pass over the events tells; a free names the bytes that its alloc asked for."""
+    events, addresses, are_allocs = np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.bool_)
+    stackless: Counter[tuple[int, int]] = Counter()
     for batch in read_in_pieces(trace, _COLUMNS):
-        of_device = batch["device"] == device
-        kind = batch["kind"]
-        is_free = (kind == EventKind.FREE) | (kind == EventKind.FREE_REQUESTED)
-        frees = np.flatnonzero(of_device & is_free & np.isin(batch["address"], addresses))
-        np.maximum.at(
-            last_free,
-            np.searchsorted(addresses, batch["address"][frees].astype(np.uint64)),
-            batch.first_event + frees.astype(np.int64),
+        alike = np.isin(batch["requested_bytes"], WORKSPACE_BYTES) & (batch["device"] == device)
+        rows = np.flatnonzero(alike & np.isin(batch["kind"], _BLOCK_KINDS))
+        if not len(rows):
+            continue
+        is_alloc = batch["kind"][rows] == EventKind.ALLOC
+        events = np.concatenate([events, batch.first_event + rows])
+        addresses = np.concatenate([addresses, batch["address"][rows].astype(np.uint64)])
+        are_allocs = np.concatenate([are_allocs, is_alloc])
+        last = np.sort(find_last_rows(addresses))
+        events, addresses, are_allocs = events[last], addresses[last], are_allocs[last]
+        without = rows[is_alloc & (batch["stack"][rows] == 0)]
+        stackless.update(
+            zip(batch["thread"][without].tolist(), batch["requested_bytes"][without].tolist(), strict=True)
         )
-        alike = of_device & (kind == EventKind.ALLOC) & (batch["stack"] == 0)
-        alike &= np.isin(batch["requested_bytes"], WORKSPACE_BYTES)
-        for key, count in zip(*np.unique(_place_and_bytes(batch, alike), return_counts=True), strict=True):
-            stackless[int(key)] = stackless.get(int(key), 0) + int(count)
-    chosen = np.zeros(len(blocks), np.bool_)
-    chosen[rows] = True
-    alone = np.array([stackless.get(int(key), 0) == 1 for key in _place_and_bytes(blocks, chosen)], np.bool_)
-    is_lasting: npt.NDArray[np.bool_] = (last_free < blocks.event[rows]) & ((blocks["stack"][rows] != 0) | alone)
-    return is_lasting
-
-
-def _place_and_bytes(table: EventBatch | LiveTable, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
-    """Thread and request of the chosen rows in one number."""
-    thread = table["thread"][chosen].astype(np.uint64)
-    return (thread << np.uint64(32)) | table["requested_bytes"][chosen].astype(np.uint64)
+    return _Lasting(events[are_allocs], stackless)
 
 
 def _is_asked_in_passing(trace: Trace, device: DeviceOrdinal, blocks: LiveTable, row: int) -> bool:

@@ -58,6 +58,8 @@ class EventFlag(IntFlag):
     GARBAGE_COLLECTED = 8
     MERGED_PREVIOUS = 16
     MERGED_NEXT = 32
+    OWN_ALLOCATOR = 64
+    """gpumem's own allocator did it, whatever else serves the program."""
 
 
 class BlockState(Enum):

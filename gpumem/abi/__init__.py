@@ -20,7 +20,7 @@ from pathlib import Path
 from gpumem.errors import JournalUnmappable, NativeCoreError, OutputUnwritable
 from gpumem.vocabulary import EventFlag, EventKind, ScopeId, StackId
 
-ABI_HASH = "c485f3d2994eaf62f1059338e98a58678df83d5601a2cc7bc507b9808e480428"
+ABI_HASH = "5b90845202a9a0c2c672e5addebf8a99ae39bcdf4b0564d89c6e577065adc7f1"
 """SHA-256 of the gpumem.h that this module was written for."""
 
 LIBRARY_NAME = "libgpumem.so"

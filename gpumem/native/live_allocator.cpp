@@ -202,7 +202,7 @@ void LiveAllocator::on_event(const PolicyEvent& told) {
   count(told);
   gm_event event = {};
   event.kind = told.kind;
-  event.flags = told.flags;
+  event.flags = told.flags | GM_FLAG_OWN_ALLOCATOR;
   event.device = ordinal_;
   event.address = told.address;
   event.requested_bytes = told.requested_bytes;

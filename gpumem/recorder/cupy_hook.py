@@ -10,7 +10,6 @@ the process where an exception leaves it.
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from types import ModuleType
 from typing import Any
@@ -90,9 +89,6 @@ def install_armed(cupy: ModuleType) -> None:
 
 def _why_not() -> str | None:
     """Why CuPy keeps its own pool in this process; None when ours is to serve it."""
-    choice = recording.armed_allocator()
-    if choice is AllocatorChoice.NATIVE:
+    if recording.armed_allocator() is AllocatorChoice.NATIVE:
         return "CuPy's memory is not recorded: its own pool cannot be heard; choose --allocator gpumem."
-    if choice is AllocatorChoice.AUTO and "torch" in sys.modules:
-        return "CuPy's memory is not recorded beside PyTorch's own allocator; --allocator gpumem records both."
     return None

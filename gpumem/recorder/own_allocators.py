@@ -120,9 +120,9 @@ def _record_facts(own: OwnAllocator) -> None:
         "capacity_bytes": device.memory_bytes,
         "memory_limit_bytes": device.limit_bytes,
     }
-    abi.record_fact(f"device:{own.device}", json.dumps(facts))
-    abi.record_fact("source", json.dumps("gpumem"))
-    abi.record_fact("settings", json.dumps(own.settings))
+    if not recording.has_torch_devices():
+        abi.record_fact(f"device:{own.device}", json.dumps(facts))
+    abi.record_fact("own_allocator", json.dumps({"settings": own.settings}))
     recording.note_own_allocator()
     uuids = {
         DeviceOrdinal(each.device): uuid

@@ -46,6 +46,7 @@ class _Process:
         self.device_uuids: Mapping[DeviceOrdinal, str] | None = None
         self.versions: dict[str, str] = {}
         self.has_own_allocator = False
+        self.has_torch_devices = False
         self.lock = threading.RLock()
 
 
@@ -135,15 +136,15 @@ def end(ended_by: str) -> None:
             recording.sampler.stop()
         add_versions({})
         _process.recording = None
-        _process.has_own_allocator = False
+        _process.has_own_allocator = _process.has_torch_devices = False
         abi.stop_recording(ended_by)
 
 
 def note_cuda_started(device_uuids: Mapping[DeviceOrdinal, str]) -> None:
     """Takes in which device each ordinal of the program is; readings follow it from now on."""
-    _process.device_uuids = device_uuids
+    known = _process.device_uuids = {**(_process.device_uuids or {}), **device_uuids}
     if _process.recording is not None and _process.recording.sampler is not None:
-        _process.recording.sampler.set_device_uuids(device_uuids)
+        _process.recording.sampler.set_device_uuids(known)
 
 
 def add_versions(versions: Mapping[str, str]) -> None:
@@ -165,6 +166,16 @@ def note_own_allocator() -> None:
 def has_own_allocator() -> bool:
     """Whether events of our own allocator are in the recording."""
     return _process.has_own_allocator
+
+
+def note_torch_devices() -> None:
+    """Takes in that the recording says of each device what PyTorch does."""
+    _process.has_torch_devices = True
+
+
+def has_torch_devices() -> bool:
+    """Whether the recording says of each device what PyTorch does."""
+    return _process.has_torch_devices
 
 
 def note_torch_missing() -> None:

@@ -183,6 +183,7 @@ def _record_cuda(torch: ModuleType) -> None:
     devices = torch_facts.read_devices(torch)
     for device, facts in devices.items():
         _record(f"device:{device}", facts)
+    recording.note_torch_devices()
     _record("settings", torch_facts.read_settings(torch))
     recording.add_versions(torch_facts.read_versions(torch))
     recording.note_cuda_started(

@@ -42,7 +42,7 @@ class JournalFiller:
         self._entries = entries
         self._facts = facts
         self._meta = facts.meta()
-        self._follower = EventFollower(pools_recorded=says_pools(self._meta))
+        self._follower = EventFollower(pools_recorded=says_pools(self._meta), passes_own=True)
         self._filler = EventFiller(self._follower)
         self._devices: set[int] = set()
         self._failure = ""

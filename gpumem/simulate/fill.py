@@ -18,7 +18,7 @@ import numpy as np
 
 from gpumem.abi.policy import EventDetails, ReplayAssumption, ReplayResult
 from gpumem.simulate.recorded_device import are_pools_recorded, device_options, devices_of, recorded_limit
-from gpumem.simulate.replay import EventFollower, TraceFollower, TraceReplay
+from gpumem.simulate.replay import EventFollower, TraceFollower, TraceReplay, find_own
 from gpumem.trace.model import EVENT_COLUMNS, Column, DeviceFacts, Trace, TraceMeta
 from gpumem.vocabulary import EventKind, TraceSource
 
@@ -114,13 +114,17 @@ class EventFiller:
 
 
 def with_details(columns: Mapping[str, Column], details: EventDetails) -> dict[str, Column]:
-    """The columns with bytes, splits and flags of blocks as replay found them, and an oom's flags; the rest is kept."""
+    """The columns with bytes, splits and flags of blocks as replay found them, and an oom's flags; the rest is kept.
+
+    gpumem's own allocator has said these of its events.
+    """
     kind = columns["kind"].astype(np.uint8, copy=False)
-    has_block = _HAS_BLOCK[kind]
+    is_own = find_own(columns["flags"])
+    has_block = _HAS_BLOCK[kind] & ~is_own
     filled = dict(columns)
     for name in DETAIL_COLUMNS:
         found = getattr(details, name).astype(EVENT_COLUMNS[name], copy=False)
-        told = has_block if name != "flags" else has_block | (kind == EventKind.OOM)
+        told = has_block if name != "flags" else has_block | ((kind == EventKind.OOM) & ~is_own)
         filled[name] = found if told.all() else np.where(told, found, columns[name])
     return filled
 

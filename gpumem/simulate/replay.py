@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from gpumem.abi.policy import (
     POOL_UNKNOWN,
@@ -25,9 +26,12 @@ from gpumem.abi.policy import (
 from gpumem.errors import UsageError
 from gpumem.simulate.start_heap import frees_of_unknown, handles_of, heap_of_blocks, pools_of
 from gpumem.trace.model import Column, EventBatch, PoolRow, StreamRow, Trace
+from gpumem.vocabulary import EventFlag, TraceSource
 
-REPLAY_COLUMNS = ("kind", "device", "stream", "pool", "address", "requested_bytes")
+REPLAY_COLUMNS = ("kind", "device", "stream", "pool", "address", "requested_bytes", "flags")
 """The columns that a replay reads."""
+_PASSED_OVER = np.uint8(0)
+"""A kind that tells a replay nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +52,14 @@ class TraceReplay:
 class EventFollower:
     """Follows events in batches, devices and rows made known as they come; `take` returns the details settled."""
 
-    def __init__(self, *, pools_recorded: bool) -> None:
-        """`pools_recorded`: pool 0 of an event means the default pools, not "not known"."""
+    def __init__(self, *, pools_recorded: bool, passes_own: bool = False) -> None:
+        """`pools_recorded`: pool 0 of an event means the default pools, not "not known". `passes_own`: another
+        allocator is followed, beside which gpumem's own was at work.
+        """
         self._replay = Replay()
         self._devices: list[int] = []
         self._pools_recorded = pools_recorded
+        self._passes_own = passes_own
         self._stream_count = self._pool_count = 0
         self.refusals: dict[int, str] = {}
 
@@ -72,7 +79,7 @@ class EventFollower:
 
     def feed(self, batch: EventBatch | Mapping[str, Column]) -> None:
         """Follows the next events; the batch holds REPLAY_COLUMNS."""
-        self._replay.feed(replay_events(batch, pools_recorded=self._pools_recorded))
+        self._replay.feed(self._events_of(batch))
 
     def take(self) -> EventDetails:
         """Details of the events settled since the last call, in order."""
@@ -104,6 +111,9 @@ class EventFollower:
         """Frees the native replay."""
         self._replay.close()
 
+    def _events_of(self, batch: EventBatch | Mapping[str, Column]) -> EventColumns:
+        return replay_events(batch, pools_recorded=self._pools_recorded, passes_own=self._passes_own)
+
     def _add(self, options: DeviceOptions) -> str:
         """Adds a device; "" or why its settings are none."""
         try:
@@ -132,7 +142,7 @@ class TraceFollower(EventFollower):
         """`end_heaps`: by device, the heap at the end where the source gives it; pools, and in a truncated history the
         heap at its start, are worked out from it.
         """
-        super().__init__(pools_recorded=pools_recorded)
+        super().__init__(pools_recorded=pools_recorded, passes_own=trace.meta.source is TraceSource.NATIVE)
         self.know_rows(trace.streams, trace.pools)
         events: EventColumns | None = None
         for options in devices:
@@ -161,7 +171,7 @@ class TraceFollower(EventFollower):
 
     def _all_events(self, trace: Trace) -> EventColumns:
         batches = list(trace.event_batches(REPLAY_COLUMNS))
-        pieces = [replay_events(batch, pools_recorded=self._pools_recorded) for batch in batches]
+        pieces = [self._events_of(batch) for batch in batches]
         return pieces[0] if len(pieces) == 1 else join_events(pieces)
 
 
@@ -184,19 +194,31 @@ def replay_trace(
         follower.close()
 
 
-def replay_events(batch: EventBatch | Mapping[str, Column], *, pools_recorded: bool) -> EventColumns:
-    """The batch as a replay takes it."""
+def replay_events(
+    batch: EventBatch | Mapping[str, Column], *, pools_recorded: bool, passes_own: bool = False
+) -> EventColumns:
+    """The batch as a replay takes it; see EventFollower."""
+    kinds = np.ascontiguousarray(batch["kind"], np.uint8)
+    if passes_own:
+        is_own = find_own(batch["flags"])
+        kinds = np.where(is_own, _PASSED_OVER, kinds) if is_own.any() else kinds
     pools = np.ascontiguousarray(batch["pool"], np.uint16)
     if not pools_recorded:
         pools = np.where(pools == 0, np.uint16(POOL_UNKNOWN), pools).astype(np.uint16)
     return EventColumns(
-        np.ascontiguousarray(batch["kind"], np.uint8),
+        kinds,
         np.ascontiguousarray(batch["device"], np.uint8),
         np.ascontiguousarray(batch["stream"], np.uint16),
         pools,
         np.ascontiguousarray(batch["address"], np.uint64),
         np.ascontiguousarray(batch["requested_bytes"], np.uint64),
     )
+
+
+def find_own(flags: Column) -> npt.NDArray[np.bool_]:
+    """Which events are those of gpumem's own allocator."""
+    found: npt.NDArray[np.bool_] = (flags.astype(np.uint16, copy=False) & np.uint16(EventFlag.OWN_ALLOCATOR)) != 0
+    return found
 
 
 def join_events(pieces: Sequence[EventColumns]) -> EventColumns:

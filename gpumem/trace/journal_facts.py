@@ -62,15 +62,17 @@ class JournalFacts:
         """The facts of meta.json; `known` are those that the journal's header or its records give."""
         try:
             program = self._object("program")
+            settings = self._value("settings")
+            own = self._object("own_allocator")  # where PyTorch's is recorded too, that one is the source
             fields: dict[str, object] = {
                 "program": program.get("program") or "",
                 "command_line": program.get("command_line") or [],
                 "rank": program.get("rank"),
                 "versions": self._versions(),
-                "settings": self._value("settings") or "",
+                "settings": (own.get("settings") if settings is None else settings) or "",
                 "stacks_off": self._value("stacks_off"),
                 "notes": list(self._notes()),
-                "source": TraceSource(self._value("source") or "none"),
+                "source": TraceSource(self._value("source") or ("gpumem" if own else "none")),
             }
             meta = facts_of(TraceMeta, fields | known)
             devices = tuple(self._device(device) for device in sorted(self._devices()))

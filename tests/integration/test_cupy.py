@@ -112,6 +112,20 @@ def test_cupy_keeps_its_own_pool_where_that_is_asked_for(variables: dict[str, st
     assert "CuPy's memory is not recorded: its own pool cannot be heard" in done.stderr
 
 
+@pytest.mark.parametrize("order", ["import cupy, torch", "import torch, cupy"])
+def test_cupy_is_recorded_beside_a_torch_with_its_own_allocator(
+    variables: dict[str, str], tmp_path: Path, order: str
+) -> None:
+    (tmp_path / "site" / "torch").mkdir()
+    (tmp_path / "site" / "torch" / "__init__.py").write_text("__version__ = '2.11.0'")
+    done = run(tmp_path, variables, "-o", "t.gpumem", "-c", f"{order}; kept = cupy.empty(30 << 20)")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    trace = gpumem.open(tmp_path / "t.gpumem")
+    kinds = [EventKind(kind) for batch in trace.event_batches(["kind"]) for kind in batch["kind"].tolist()]
+    assert kinds.count(EventKind.ALLOC) == 1
+    assert not any("CuPy" in note for note in trace.meta.notes)
+
+
 def test_code_may_ask_for_it_by_itself(variables: dict[str, str], tmp_path: Path) -> None:
     program = """
         import cupy, gpumem.cupy

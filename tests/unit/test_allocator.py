@@ -138,8 +138,8 @@ def test_events_in_the_trace_are_the_calls(tmp_path: Path) -> None:
     assert kinds[6:] == ["FREE", "EMPTY_CACHE", "SEGMENT_FREE", "MARK", "FREE", "EMPTY_CACHE", "SEGMENT_FREE"]
     assert (rows[2]["address"], rows[2]["requested_bytes"], rows[2]["block_bytes"]) == (a, 1000, 1024)
     assert rows[2]["split_bytes"] == 2 * MIB - 1024
-    assert EventFlag(rows[2]["flags"]) == EventFlag.SPLIT
-    assert EventFlag(rows[6]["flags"]) == EventFlag.MERGED_NEXT
+    assert EventFlag(rows[2]["flags"]) == EventFlag.SPLIT | EventFlag.OWN_ALLOCATOR
+    assert EventFlag(rows[6]["flags"]) == EventFlag.MERGED_NEXT | EventFlag.OWN_ALLOCATOR
     assert [trace.streams[rows[number]["stream"]].handle for number in (2, 5)] == [0, 5]
     assert trace.meta.block_bytes_known
     assert trace.meta.devices[0].capacity_bytes == 24 * GIB

@@ -56,7 +56,8 @@ enum gm_flag {
   GM_FLAG_RETRIED = 4,
   GM_FLAG_GARBAGE_COLLECTED = 8,
   GM_FLAG_MERGED_PREVIOUS = 16,
-  GM_FLAG_MERGED_NEXT = 32
+  GM_FLAG_MERGED_NEXT = 32,
+  GM_FLAG_OWN_ALLOCATOR = 64 /* gpumem's own allocator did it, whatever else serves the program */
 };
 
 /* One event as it lies in the journal: 64 bytes, little-endian.

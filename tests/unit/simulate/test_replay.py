@@ -21,7 +21,7 @@ def trace_of(recording: Recording) -> Trace:
     """The recording as a trace; stream row 0 is "none", as everywhere."""
     events, handles = events_of(recording.trace)
     columns = {name: np.zeros(len(events.kind), kind) for name, kind in EVENT_COLUMNS.items()}
-    for name in REPLAY_COLUMNS:
+    for name in (name for name in REPLAY_COLUMNS if name != "flags"):
         columns[name] = getattr(events, name).astype(EVENT_COLUMNS[name])
     columns["pool"][:] = 0
     columns["stream"] += 1

@@ -23,7 +23,7 @@ from gpumem.analyses.page_readings import PageReadings, thin_readings
 from gpumem.analyses.page_shares import PageShares, find_shares
 from gpumem.analyses.page_sites import PageSites, list_sites
 from gpumem.analyses.summary import DeviceSummary, TraceSummary, summarise_trace
-from gpumem.heap.scan import scan_trace
+from gpumem.heap.scan import DeviceScan, scan_trace
 from gpumem.trace.model import Frame, Mark, Trace
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, MarkKind
 
@@ -132,15 +132,16 @@ def find_page(
 ) -> PageFindings:
     """What there is to show of `traces`, of the devices given for each."""
     wanted = devices or [None] * len(traces)
-    summaries = []
+    scans, summaries = [], []
     for number, (trace, of_trace) in enumerate(zip(traces, wanted, strict=True)):
         progress(f"peaks of {trace.path.name}", number, 2 * len(traces))
-        summaries.append(summarise_trace(trace, devices=of_trace))
+        scans.append(scan_trace(trace, devices=of_trace))
+        summaries.append(summarise_trace(trace, devices=of_trace, scanned=scans[-1]))
     detail = Detail.of(sum(len(summary.devices) for summary in summaries))
     views: list[PageView] = []
     for number, (trace, summary) in enumerate(zip(traces, summaries, strict=True)):
         progress(f"figures of {trace.path.name}", len(traces) + number, 2 * len(traces))
-        views.extend(_find_views(trace, number, summary, detail))
+        views.extend(_find_views(trace, number, summary, scans[number], detail))
     drawn = views[:VIEWS_DRAWN]
     found = [PageTrace(summary, *_marks(trace)) for trace, summary in zip(traces, summaries, strict=True)]
     diff = compare_traces(traces[0], traces[1], devices=wanted[0]) if len(traces) == 2 else None
@@ -160,17 +161,22 @@ def _marks(trace: Trace) -> tuple[Sequence[Mark], int]:
     return sorted([*named, *thinned], key=lambda mark: (mark.event, mark.time_ns)), len(trace.marks)
 
 
-def _find_views(trace: Trace, number: int, summary: TraceSummary, detail: Detail) -> Iterator[PageView]:
+def _find_views(
+    trace: Trace, number: int, summary: TraceSummary, scanned: Sequence[DeviceScan], detail: Detail
+) -> Iterator[PageView]:
     devices = {DeviceOrdinal(device.facts.device): device for device in summary.devices}
     curves = find_curves(trace, devices=devices, buckets=detail.buckets)
     peaks: dict[DeviceOrdinal, EventIndex] = {
         device: devices[device].peak.instant.event for device in curves if device in devices
     }
     shares = find_shares(trace, {device: curves[device].highest_events for device in peaks}, peaks)
-    scans = {scan.device: scan for scan in scan_trace(trace, devices=devices)}
+    scans = {scan.device: scan for scan in scanned}
     for device, of_device in devices.items():
         share = shares.get(device)
         scan = scans.get(device)
+        canvases = None
+        if scan is not None:
+            canvases = find_canvases(trace, scan, bands_max=detail.bands, cells_max=detail.cells)
         rows = _site_rows(of_device, share)
         yield PageView(
             number,
@@ -178,13 +184,22 @@ def _find_views(trace: Trace, number: int, summary: TraceSummary, detail: Detail
             curves.get(device),
             share,
             None if share is None else find_flame(share.peak_stacks, share.peak_rest_bytes),
-            None if scan is None else find_canvases(trace, scan, bands_max=detail.bands, cells_max=detail.cells),
+            canvases,
             thin_readings(trace.readings, device, duration_ns=trace.meta.duration_ns, buckets=detail.buckets),
-            find_ledger(trace, of_device.peak.instant, device),
+            _ledger_at_peak(trace, of_device, canvases),
             explain_oom_event(trace, of_device.ooms[0].event) if of_device.ooms else None,
             rows[: detail.sites],
             len(rows),
         )
+
+
+def _ledger_at_peak(trace: Trace, summary: DeviceSummary, canvases: PageCanvases | None) -> Ledger:
+    """The ledger of the heap map's moment that is the peak; where it has none, found by itself."""
+    peak = summary.peak.instant
+    for ledger in () if canvases is None else canvases.ledgers:
+        if ledger.instant == peak:
+            return ledger
+    return find_ledger(trace, peak, DeviceOrdinal(summary.facts.device))
 
 
 def _site_rows(summary: DeviceSummary, shares: PageShares | None) -> list[SiteRow]:

@@ -138,11 +138,17 @@ def summarise_trace(
     end: Instant | None = None,
     devices: Collection[DeviceOrdinal] | None = None,
     by: GroupBy | None = None,
+    scanned: Sequence[DeviceScan] | None = None,
 ) -> TraceSummary:
-    """The findings on a trace between two moments (all of it by default); raises UsageError if they are in disorder."""
+    """The findings on a trace between two moments (all of it by default); raises UsageError if they are in disorder.
+
+    `scanned`: the scan of this window and these devices, where it was made already.
+    """
     window = _window(trace, start, end)
     carried = ("stack", COLUMN_OF_GROUP[by]) if by in COLUMN_OF_GROUP else ("stack",)
-    scans = {scan.device: scan for scan in scan_trace(trace, window=window, devices=devices, carried=carried)}
+    if scanned is None:
+        scanned = scan_trace(trace, window=window, devices=devices, carried=carried)
+    scans = {scan.device: scan for scan in scanned}
     facts = {DeviceOrdinal(one.device): one for one in trace.meta.devices}
     wanted = _devices_to_report(trace, scans, devices)
     readings = _readings_within(trace, start, end)

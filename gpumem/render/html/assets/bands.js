@@ -6,6 +6,7 @@
 
 const FRAME = { left: 74, right: 14, top: 18, bottom: 30 };
 const LABELS_MAX = 40;
+const AROUND_PEAK = 1500;
 
 /* ---- the layout: which bytes each column shows ---- */
 
@@ -212,6 +213,7 @@ class BandsFigure {
       draw: (pen, box) => this.draw(pen, box),
       tip: (x, y) => this.tip(x, y),
       pick: (x, y) => this.pick(x, y),
+      buttons: [["Peak", "Show what is around the peak", () => this.showPeak()]],
     });
     controls.append(...this.surface.controls());
     this.legend = GM.siteLegend(this.sites());
@@ -229,6 +231,17 @@ class BandsFigure {
     }
     const most = [...sums].sort((one, other) => other[1] - one[1] || one[0] - other[0]).slice(0, 12);
     return most.map(([site, bytes]) => [site, `${GM.bytes(bytes)} at the peak`]);
+  }
+
+  /* Some events around the peak. */
+  showPeak() {
+    const { rest_event: events, rest_time_ns: times } = this.model;
+    const pointAt = (event) => Math.max(0, events.findIndex((one) => one >= event));
+    const [first, last] = [this.found.peak.event - AROUND_PEAK, this.found.peak.event + AROUND_PEAK];
+    const ends = this.axis === "event" ? [first, last] : [times[pointAt(first)], last < this.found.event_count ? times[pointAt(last)] : this.found.duration_ns];
+    const whole = Math.max(1, this.axis === "event" ? this.found.event_count : this.found.duration_ns);
+    const [from, to] = ends.map((end) => Math.min(1, Math.max(0, end / whole)));
+    this.surface.show({ ...this.surface.view, x0: from, x1: Math.max(to, from + 1e-6) });
   }
 
   range() {
@@ -392,8 +405,9 @@ class BandsFigure {
 function shareSentence(found) {
   const count = found.bands.held_bytes.column[2];
   const share = `${GM.bytes(found.banded_bytes_at_peak)} of the ${GM.bytes(found.peak_bytes)} at the peak (${GM.share(found.banded_bytes_at_peak, found.peak_bytes)})`;
+  const rest = "the grey area on top is the rest, summed";
   if (count === found.allocation_count) return `Each of the ${GM.counted(count, "allocation")} is a band: as high as its bytes, from when it was made to when it was freed.`;
-  return `${GM.count(count)} of ${GM.counted(found.allocation_count, "allocation")} are bands: the largest at the peak, then the largest of all. They hold ${share}; the grey area on top is the rest, summed.`;
+  return `${GM.count(count)} of ${GM.counted(found.allocation_count, "allocation")} are bands: the largest at the peak, then the largest of all. They hold ${share}; ${rest}.`;
 }
 
 function bytesSentence(model, band) {

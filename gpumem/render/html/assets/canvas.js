@@ -163,7 +163,8 @@ class Surface {
       GM.make("span", { class: "buttons" },
         button("−", "Zoom out", () => this.zoom(1 / (STEP * STEP), 0.5, 0.5, axes)),
         button("+", "Zoom in", () => this.zoom(STEP * STEP, 0.5, 0.5, axes)),
-        button("All", "Show all", () => this.reset())),
+        button("All", "Show all", () => this.reset()),
+        ...(this.options.buttons ?? []).map((one) => button(...one))),
       GM.make("span", { class: "quiet wide-only", text: `Click into the picture, then wheel, drag, ${keys}; 0 shows all.` }),
     ];
   }
@@ -245,7 +246,8 @@ GM.siteLegend = (sites) => {
   const row = GM.make("div", { class: "legend", role: "group", "aria-label": "Sites" });
   for (const [site, text] of sites) {
     const dot = GM.make("span", { class: "dot", style: `background: ${GM.siteColour(site)}` });
-    row.append(GM.make("button", { type: "button", "data-site": String(site), "aria-pressed": "false", title: GM.siteTitle(site), onclick: () => GM.toggle(site) }, dot, GM.siteText(site), GM.make("span", { class: "quiet", text: ` ${text}` })));
+    const name = GM.make("span", { class: "name", text: GM.siteText(site) });
+    row.append(GM.make("button", { type: "button", "data-site": String(site), "aria-pressed": "false", title: GM.siteTitle(site), onclick: () => GM.toggle(site) }, dot, name, GM.make("span", { class: "quiet", text })));
   }
   return row;
 };

@@ -99,6 +99,16 @@ def test_a_site_picked_in_one_figure_is_marked_in_the_others(training: OpenedPag
     assert training.pixels("heap") == before
 
 
+def test_picking_a_site_leaves_the_picture_where_it_is(training: OpenedPage) -> None:
+    before = point(training, "bands", 0.5, 0.8)
+    training.tab.mouse.click(*before)
+    training.settle()
+    box = training.tab.locator('[data-figure="bands"] canvas').bounding_box()
+    assert box is not None
+    assert abs(box["y"] + 0.8 * box["height"] - before[1]) < 2
+    training.tab.keyboard.press("Escape")
+
+
 def test_a_site_picked_in_the_table_is_marked_in_the_canvases(training: OpenedPage) -> None:
     canvas(training, "bands")
     before = training.pixels("bands")

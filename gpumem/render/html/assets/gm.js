@@ -137,12 +137,16 @@ GM.setTheme = (theme) => {
 /* ---- the site that is marked ---- */
 
 GM.select = (number) => {
+  const pressed = document.activeElement === document.body ? null : document.activeElement;
+  const top = pressed?.getBoundingClientRect().top;
   site = number;
   const bar = document.getElementById("selected");
   bar.hidden = site === null;
   document.getElementById("selected-text").textContent = site === null ? "" : `Marked: ${GM.siteText(site)}`;
   for (const drawing of drawings.values()) drawing.select?.(site);
   for (const listener of selectListeners) listener(site);
+  // What was pressed stays where it is, whatever grew or shrank above it.
+  if (pressed?.isConnected) window.scrollBy(0, pressed.getBoundingClientRect().top - top);
 };
 GM.toggle = (number) => GM.select(number === site ? null : number);
 GM.onSelect = (listener) => selectListeners.push(listener);
@@ -194,6 +198,7 @@ GM.drawAll = () => {
 };
 
 GM.finish = () => {
+  performance.mark("gm-ready");
   ready = true;
   document.documentElement.dataset.ready = "true";
 };

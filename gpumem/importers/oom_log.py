@@ -42,9 +42,10 @@ MESSAGES_MAX = 10_000
 STANDARD_INPUT = "-"
 
 _INTERESTING = (
-    b"out of memory", b"memoryallocation", b"outofmemory", b"out_of_memory", b"alloc_failed", b"alloc_conf",
-    b"preemptively", b"would exceed allowed", b"expandable_segments", b"resource_exhausted",
+    b"ut of memory", b"ried to allocate", b"emoryAllocation", b"OF_MEMORY", b"OfMemory", b"ALLOC_",
+    b"expandable_segments", b"reemptively reject",
 )  # fmt: skip
+"""A line without any of these can begin no message and show no settings."""
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*[A-Za-z]")
 _TIME = r"\[?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?"
 _PREFIX = re.compile(
@@ -152,7 +153,8 @@ def _lines_of(whole: bytes, collector: _Collector) -> Iterator[_Line]:
         return
     for content in whole.split(b"\n"):
         collector.lines += 1
-        yield from _pieces_of(_Line(collector.lines, content, len(content) + 1))
+        if collector.is_waiting or _has_interest(content):
+            yield from _pieces_of(_Line(collector.lines, content, len(content) + 1))
 
 
 def _pieces_of(line: _Line) -> Iterator[_Line]:
@@ -166,8 +168,7 @@ def _pieces_of(line: _Line) -> Iterator[_Line]:
 
 
 def _has_interest(piece: bytes) -> bool:
-    lowered = piece.lower()
-    return any(word in lowered for word in _INTERESTING)
+    return any(word in piece for word in _INTERESTING)
 
 
 @dataclass(slots=True)

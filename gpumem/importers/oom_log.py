@@ -195,6 +195,7 @@ class _Collector:
         self._open: dict[Key, _Open] = {}
         self._last: Key | None = None
         self._found: dict[tuple[OomMessage, Key], FoundMessage] = {}
+        self._left_out_count = 0
         self._settings: str | None = None
         self._has_expandable_refused = False
 
@@ -228,7 +229,7 @@ class _Collector:
         messages = sorted(_without_echoes(list(self._found.values())), key=lambda found: found.line)
         if not messages:
             raise InputError(_nothing_found(name, head, self.lines))
-        return OomLog(name, messages, self.lines, self._settings, self._has_expandable_refused)
+        return OomLog(name, messages, self.lines, self._left_out_count, self._settings, self._has_expandable_refused)
 
     def _begin(self, key: Key, start: re.Match[str], line: _Line, text: str) -> None:
         if key in self._open:
@@ -273,6 +274,8 @@ class _Collector:
             self._found[same] = replace(known, repeats=known.repeats + 1)
         elif len(self._found) < MESSAGES_MAX:
             self._found[same] = FoundMessage(message, one.line, one.rank, one.worker)
+        else:
+            self._left_out_count += 1
 
     def _note_settings(self, text: str) -> None:
         for match in _SETTINGS.finditer(text):

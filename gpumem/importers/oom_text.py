@@ -34,7 +34,7 @@ _IMPOSSIBLE_BYTES = 1 << 60
 
 _BYTES = r"(\d[\d,]{0,24}(?:\.\d{1,6})?)(bytes|byte|B|[KMGT]i?B)"
 _STARTS = (
-    (OomOrigin.TORCH, r"\b[A-Z]{2,5} out of memory\.? ?(?=Tried to allocate|Allocation was preemptively|.{0,16}$)"),
+    (OomOrigin.TORCH, r"\b[A-Z]{2,5} out of memory\.? ?(?:Tried to allocate|Allocation was preemptively|(?=.{0,16}$))"),
     (OomOrigin.TORCH, r"Tried to allocate (?=[\d.]{1,12} (?:bytes|[KMG]i?B)\b)"),
     (OomOrigin.TORCH, r"Preemptively rejecting allocation: requested"),
     (OomOrigin.TORCH_ASYNC, r"Allocation on device \d{1,4} would exceed allowed memory"),
@@ -247,7 +247,8 @@ def _parse_library(written: str, text: str) -> OomMessage:
     start = START.match(written)
     assert start is not None, "START matched it"
     asked = _search(r"trying to allocate {bytes}", text)
-    return OomMessage(OomOrigin.LIBRARY, asked=asked, wording=start[0].strip(" ."))
+    wording = start[0].removesuffix("Tried to allocate").strip(" .")
+    return OomMessage(OomOrigin.LIBRARY, asked=asked, wording=wording)
 
 
 def _exact_segment(asked: Figure) -> Figure:

@@ -21,6 +21,7 @@ def render_oom(findings: OomLogFindings) -> str:
             "schema": "gpumem.oom/1",
             "path": log.name,
             "lines": log.lines,
+            "left_out_count": log.left_out_count,
             "settings": log.settings,
             "messages": [_message(one) for one in findings.messages],
             "worst": findings.messages.index(findings.worst),

@@ -114,6 +114,8 @@ class OomLog:
     name: str
     messages: Sequence[FoundMessage]
     lines: int
+    left_out_count: int = 0
+    """Messages beyond the most that are kept, counted only."""
     settings: str | None = None
     """The last allocator settings that the text shows in force; None where it shows none."""
     has_expandable_refused: bool = False

@@ -106,6 +106,8 @@ def _overview(findings: OomLogFindings, page: Page, top: int) -> Iterator[Text]:
     if len(messages) > len(shown):
         more = counted(len(messages) - len(shown), "more error")
         yield Text(f"{more}; --top {len(messages)} shows all", style=theme.QUIET)
+    if log.left_out_count:
+        yield Text(f"and {counted(log.left_out_count, 'later error')} that are only counted", style=theme.WARNING)
     yield Text("")
     yield Text("The one to look at first:", style=theme.QUIET)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gpumem.analyses.oom import explain_log, find_oom_verdict
@@ -503,3 +505,8 @@ def test_block_that_came_back_too_late_asks_for_another_try() -> None:
 def test_smallest_of_units_are_read() -> None:
     found = verdict_on(classic("2.00 MiB", of="1.96 GiB", used="1.24 GiB", free="576.00 KiB", reserved="1.25 GiB"))
     assert found.facts.free == Figure(576 * KiB, 6)
+
+
+def test_document_names_every_verdict() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "out_of_memory.md").read_text(encoding="utf-8")
+    assert all(f"| `{verdict.value}` |" in text for verdict in Verdict)

@@ -80,7 +80,7 @@ def test_explain_takes_the_error_itself_or_a_file(log: str, capsys: pytest.Captu
         ),
         (["oom", "{folder}"], 3, "is a folder; name the log in it."),
         (["oom", "{empty}"], 3, "is empty; give the program's output with its errors in it (2>&1)."),
-        (["oom", "{binary}"], 3, "has no out-of-memory error in 2 lines: looked for those of PyTorch"),
+        (["oom", "{binary}"], 3, "has no out-of-memory error in 10 lines: looked for those of PyTorch"),
         (
             ["oom", "{trace}"],
             3,

@@ -230,6 +230,12 @@ def test_last_settings_in_force_are_kept() -> None:
     assert read_oom_text(ERROR).settings is None
 
 
+def test_errors_beyond_the_most_that_are_kept_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oom_log, "MESSAGES_MAX", 3)
+    log = read_oom_text("\n".join(of_rank(rank) for rank in range(8)))
+    assert (len(log.messages), log.left_out_count) == (3, 5)
+
+
 # ---- bytes as they come ----
 
 

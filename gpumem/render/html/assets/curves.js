@@ -8,12 +8,13 @@ const HEIGHT = 460;
 const settings = { axis: "time", mode: "curves", whole: false, point: null };
 
 GM.expose("curves", () => ({ ...settings }));
-GM.figures.push({ id: "curves", draw: (element) => new Curves(element).handle() });
+GM.figures.push({ id: "curves", plotly: true, draw: (element) => new Curves(element).handle() });
 
 const TIME_UNITS = [[7200e9, 3600e9, "h"], [300e9, 60e9, "min"], [2e9, 1e9, "s"], [2e6, 1e6, "ms"], [0, 1e3, "us"]];
 
 class Curves {
   constructor(element) {
+    settings.point = null;
     this.view = GM.view();
     this.trace = GM.trace();
     [, this.unit, this.unitName] = TIME_UNITS.find(([least]) => this.trace.duration_ns >= least);

@@ -6,7 +6,7 @@ const KINDS = [["own", "Your code"], ["full", "All frames"], ["inverted", "From 
 const settings = { kind: "own" };
 
 GM.expose("flame", () => ({ ...settings }));
-GM.figures.push({ id: "flame", heavy: true, draw: (element) => new Flame(element).handle() });
+GM.figures.push({ id: "flame", heavy: true, plotly: true, draw: (element) => new Flame(element).handle() });
 
 class Flame {
   constructor(element) {

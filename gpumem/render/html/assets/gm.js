@@ -4,9 +4,10 @@
    GM.page            the document of page_json.py, once GM.state.ready
    GM.column(ref)     a column of the document as a typed array
    GM.view()          the view that is shown: one device of one trace; GM.showView(n) shows another
-   GM.figures.push({id, draw(element, page), heavy})
-                      drawn into [data-figure=id], in order, `heavy` ones when they come into view; drawn again, into an
-                      empty element, when the view changes. What draw() returns may have select(site), theme(), clear().
+   GM.figures.push({id, draw(element, page), heavy, plotly})
+                      drawn into [data-figure=id], in order, `heavy` ones when they come into view, those that need
+                      `plotly` when it is there; drawn again, into an empty element, when the view changes. What draw()
+                      returns may have select(site), theme(), clear().
    GM.select(site)    marks a site everywhere, null none; GM.toggle(site); GM.onSelect(fn)
    GM.expose(name, fn)  adds fn() to GM.state, which is for reading
    Text is set by textContent alone; GM.plotlyText escapes what plotly would read as markup. */
@@ -15,6 +16,7 @@ const decoders = { i4: Int32Array, f8: Float64Array };
 const selectListeners = [];
 const exposed = {};
 const drawings = new Map();
+const placed = new Set();
 let site = null;
 let view = 0;
 let ready = false;
@@ -181,8 +183,9 @@ function placeOf(figure) {
   return document.querySelector(`[data-figure="${CSS.escape(figure.id)}"]`);
 }
 
-/* Draws the light figures now, the heavy ones when they come near the window. */
+/* Draws the light figures now, the heavy ones when they come near the window; what plotly draws once that is loaded. */
 GM.drawFigures = () => {
+  const waiting = GM.figures.filter((one) => placeOf(one) && !placed.has(one.id) && (GM.plotly || !one.plotly));
   const watcher = new IntersectionObserver((seen) => {
     for (const one of seen.filter((entry) => entry.isIntersecting)) {
       watcher.unobserve(one.target);
@@ -190,7 +193,11 @@ GM.drawFigures = () => {
       if (!drawings.has(figure.id)) draw(figure);
     }
   }, { rootMargin: "400px" });
-  for (const figure of GM.figures.filter((one) => placeOf(one))) figure.heavy ? watcher.observe(placeOf(figure)) : draw(figure);
+  for (const figure of waiting) {
+    placed.add(figure.id);
+    if (figure.heavy) watcher.observe(placeOf(figure));
+    else draw(figure);
+  }
 };
 
 GM.drawAll = () => {

@@ -51,10 +51,12 @@ async function start() {
   await painted();
   await GM.load();
   if (document.getElementById("gm-plotly")) {
-    await GM.loadPlotly();
-    wirePrinting();
     GM.showView(GM.page.first_view);
     GM.drawFigures();
+    await painted();
+    await GM.loadPlotly();
+    GM.drawFigures();
+    wirePrinting();
   }
   GM.finish();
 }

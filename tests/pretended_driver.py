@@ -27,11 +27,20 @@ used = driver.pretend_used_bytes
 
 def build_driver(folder: Path) -> Path:
     """Compiles the driver into `folder`, which becomes part of LD_LIBRARY_PATH."""
+    return build_library(SOURCE, folder / "libcuda.so.1")
+
+
+def build_nvml(folder: Path) -> Path:
+    """Compiles the few functions of NVML that an out-of-memory text takes."""
+    return build_library(SOURCE.with_name("pretended_nvml.cpp"), folder / "libnvidia-ml.so.1")
+
+
+def build_library(source: Path, library: Path) -> Path:
+    """Compiles one source into a library; its folder."""
     compiler = next(found for name in ("c++", "g++", "clang++") if (found := shutil.which(name)))
-    library = folder / "libcuda.so.1"
-    command = [compiler, "-std=c++17", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", str(SOURCE)]
+    command = [compiler, "-std=c++17", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", str(source)]
     subprocess.run([*command, "-o", str(library)], check=True)
-    return folder
+    return library.parent
 
 
 def run_on_driver(folder: Path, program: str, *, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,8 @@
 // Owns: which device has which allocator. Must not know: PyTorch's headers; what is declared here with PyTorch's shape
 // (pool ids, filters) is what its setters of functions take. A device gets its allocator at its first request, when
 // PyTorch has started CUDA; it is never destroyed, as PyTorch frees until the process is gone.
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -15,6 +17,7 @@
 #include "gpumem_allocator.h"
 #include "live_allocator.h"
 #include "policy_translate.h"
+#include "process_memory.h"
 #include "torch_error.h"
 
 namespace {
@@ -88,12 +91,23 @@ std::string format_bytes(uint64_t bytes) {
   return text;
 }
 
-// PyTorch 2.11's sentence, which programs and tools look into; the process's own bytes are left out, as only NVML knows
-// them and nothing calls it here.
-std::string describe_out_of_memory(int device, const gpumem::Refusal& refusal) {
+// As PyTorch says what NVML lists; nothing where NVML does not answer.
+std::string describe_processes(const std::string& gpu_uuid) {
+  std::string text;
+  for (const gpumem::ProcessMemory& process : gpumem::list_process_memory(gpu_uuid)) {
+    bool is_own = process.pid == static_cast<uint32_t>(::getpid());
+    text += is_own ? "Including non-PyTorch memory, this process" : "Process " + std::to_string(process.pid);
+    text += " has " + format_bytes(process.bytes) + " memory in use. ";
+  }
+  return text;
+}
+
+// PyTorch 2.11's sentence, which programs and tools look into.
+std::string describe_out_of_memory(const LiveAllocator& allocator, const gpumem::Refusal& refusal) {
   std::string text = "CUDA out of memory. Tried to allocate " + format_bytes(refusal.segment_bytes) + ". GPU " +
-                     std::to_string(device) + " has a total capacity of " + format_bytes(refusal.memory_bytes) +
-                     " of which " + format_bytes(refusal.free_bytes) + " is free. ";
+                     std::to_string(allocator.device()) + " has a total capacity of " +
+                     format_bytes(refusal.memory_bytes) + " of which " + format_bytes(refusal.free_bytes) +
+                     " is free. " + describe_processes(allocator.device_uuid());
   if (refusal.limit_bytes != gpumem::kUnlimitedBytes) text += format_bytes(refusal.limit_bytes) + " allowed; ";
   text += "Of the allocated memory " + format_bytes(refusal.allocated_bytes) + " is allocated by PyTorch, ";
   if (refusal.private_pool_bytes > 0)
@@ -107,7 +121,7 @@ std::string describe_out_of_memory(int device, const gpumem::Refusal& refusal) {
 
 [[noreturn]] void fail(LiveAllocator* allocator, Outcome outcome, uint64_t bytes, int device) {
   if (outcome == Outcome::kOutOfMemory)
-    gpumem::throw_torch_out_of_memory(describe_out_of_memory(device, allocator->describe_refusal(bytes)));
+    gpumem::throw_torch_out_of_memory(describe_out_of_memory(*allocator, allocator->describe_refusal(bytes)));
   if (outcome == Outcome::kTooLarge)
     gpumem::throw_torch_out_of_memory("CUDA out of memory. Tried to allocate more than 1EB memory.");
   throw std::runtime_error("gpumem's allocator failed on GPU " + std::to_string(device) + " while " +

@@ -16,7 +16,7 @@ from fake_torch import write_fake_torch
 from gpumem import abi
 from gpumem.recorder.torch_install import find_torch
 from gpumem.vocabulary import EventKind, TraceSource
-from pretended_driver import build_driver
+from pretended_driver import build_driver, build_nvml
 
 pytestmark = pytest.mark.needs("compiler")
 HERE = Path(__file__).resolve().parent
@@ -127,11 +127,12 @@ def test_a_memory_limit_holds_under_our_allocator(driver: Path, tmp_path: Path) 
     assert (done.returncode, done.stdout.strip()) == (0, str(24 << 30)), done.stderr
 
 
-@pytest.mark.needs("torch")
-def test_pytorch_s_own_out_of_memory_error_is_thrown_with_its_facts(driver: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def torch_oom(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program with PyTorch's own error classes that asks our allocator for too much, twice."""
     torch = find_torch()
     assert torch is not None
-    program = tmp_path / "torch_oom"
+    program = tmp_path_factory.mktemp("oom") / "torch_oom"
     libraries = torch.folder / "lib"
     subprocess.run(
         f"c++ -std=c++20 -O1 -I{torch.folder}/include {HERE / 'torch_oom.cpp'} -o {program} -L{libraries} -lc10 -ldl "
@@ -139,17 +140,38 @@ def test_pytorch_s_own_out_of_memory_error_is_thrown_with_its_facts(driver: Path
         check=True,
         capture_output=True,
     )
-    done = subprocess.run(
-        [program, abi.library_path()], env=environment(driver), capture_output=True, text=True, timeout=120
-    )
+    return program
+
+
+def run_torch_oom(program: Path, variables: dict[str, str]) -> list[str]:
+    done = subprocess.run([program, abi.library_path()], env=variables, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "served"
     # The segment of the first request goes back before the driver's last refusal.
     assert lines[1] == lines[2]
-    assert lines[1].startswith(
+    return lines
+
+
+@pytest.mark.needs("torch")
+def test_pytorch_s_own_out_of_memory_error_is_thrown_with_its_facts(driver: Path, torch_oom: Path) -> None:
+    assert run_torch_oom(torch_oom, environment(driver))[1].startswith(
         "OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total capacity of 64.00 MiB "
         "of which 62.00 MiB is free. Of the allocated memory 1024 bytes is allocated by PyTorch, and 2.00 MiB is "
         "reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     )
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("more", [0, 100])
+def test_out_of_memory_says_what_nvml_lists(driver: Path, torch_oom: Path, tmp_path: Path, more: int) -> None:
+    variables = environment(driver)
+    variables["LD_LIBRARY_PATH"] += os.pathsep + str(build_nvml(tmp_path))
+    variables["PRETEND_PROCESSES"] = str(more)
+    text = run_torch_oom(torch_oom, variables)[1]
+    others = "".join(f"Process {5000 + number} has 1024.00 KiB memory in use. " for number in range(3, 3 + more))
+    assert (
+        "of which 62.00 MiB is free. Process 4711 has 3.00 GiB memory in use. Including non-PyTorch memory, this process "
+        f"has 500.00 MiB memory in use. {others}Of the allocated memory 1024 bytes is allocated by PyTorch"
+    ) in text

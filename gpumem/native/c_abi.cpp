@@ -55,7 +55,7 @@ gm_status gm_recorder_get_path(char* path, size_t capacity) {
 }
 
 gm_status gm_record_event(const gm_event* event) {
-  return event ? gpumem::recorder::record_event(*event) : static_cast<gm_status>(GM_BAD_ARGUMENT);
+  return event ? gpumem::recorder::record_event(*event, event->device) : static_cast<gm_status>(GM_BAD_ARGUMENT);
 }
 
 gm_status gm_record_mark(uint8_t kind, const char* name, uint64_t step, uint64_t* position) {

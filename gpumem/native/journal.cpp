@@ -37,9 +37,8 @@ gm_status Journal::append(const gm_record& record, uint64_t* position) {
   const gm_status status = take(&place);
   if (status != GM_OK) return status;
   std::memcpy(record_at(place), &record, offsetof(gm_record, commit));
-  commit(place);
   if (position) *position = directory_[place.window].first_record + place.slot;
-  settle(place);
+  commit(place);
   return GM_OK;
 }
 
@@ -56,13 +55,28 @@ gm_status Journal::take_in_next_window(RecordPlace* place) {
   return GM_OK;
 }
 
-void Journal::fill_window(uint32_t window) {
-  directory_[window].state.store(static_cast<uint32_t>(WindowState::Full), std::memory_order_release);
-  if (has_helper_) {
-    wake_helper();
-  } else {
-    unmap_full_windows();
+// Whether every slot handed out so far is committed. Goes on where it stopped the last time, so that a window is looked
+// through once.
+bool Journal::find_committed(uint32_t window) {
+  const uint64_t taken = directory_[window].taken.load(std::memory_order_relaxed);
+  const uint64_t slots = taken < kRecordsPerWindow ? taken : kRecordsPerWindow;
+  const gm_record* records = windows_[window].records;
+  uint32_t& known = windows_[window].committed_slots;
+  while (known < slots && __atomic_load_n(&records[known].commit, __ATOMIC_ACQUIRE) != 0) ++known;
+  return known == slots;
+}
+
+// Asked after find_committed: by then every hold on a record of the window is to be seen.
+bool Journal::is_held(uint32_t window) const {
+  for (const RecordHold* hold = holds_; hold != holds_ + hold_count_; ++hold) {
+    if (hold->is_in(window)) return true;
   }
+  return false;
+}
+
+void Journal::set_full(uint32_t window) {
+  directory_[window].committed.store(kRecordsPerWindow, std::memory_order_relaxed);
+  directory_[window].state.store(static_cast<uint32_t>(WindowState::Full), std::memory_order_release);
 }
 
 // Makes the prepared window current; reserves one itself where the helper is late.
@@ -172,16 +186,11 @@ void Journal::close(const char* ended_by) {
 }
 
 // Nanoseconds as a rule: a thread between taking its slot and committing it.
-void Journal::wait_for_appends() const {
+void Journal::wait_for_appends() {
   for (int attempt = 0; attempt < 100; ++attempt) {
     bool is_quiet = true;
-    for (uint32_t window = 0; window < window_count_; ++window) {
-      if (!windows_[window].records) continue;
-      const uint64_t taken = directory_[window].taken.load(std::memory_order_relaxed);
-      const uint64_t committed = directory_[window].committed.load(std::memory_order_acquire);
-      const bool is_full =
-          directory_[window].state.load(std::memory_order_acquire) == static_cast<uint32_t>(WindowState::Full);
-      is_quiet = is_quiet && (taken < kRecordsPerWindow ? committed >= taken : is_full);
+    for (uint32_t window = first_mapped_; window < window_count_; ++window) {
+      if (windows_[window].records) is_quiet = find_committed(window) && is_quiet;
     }
     if (is_quiet) return;
     const timespec pause = {0, 200000};
@@ -189,12 +198,25 @@ void Journal::wait_for_appends() const {
   }
 }
 
-// From here on a late thread writes into memory of no file: no fault where the sealer punched a hole on a full disk.
+uint64_t Journal::count_committed(uint32_t window) const {
+  uint64_t count = windows_[window].committed_slots;
+  for (uint64_t slot = count; slot < kRecordsPerWindow; ++slot) {
+    count += __atomic_load_n(&windows_[window].records[slot].commit, __ATOMIC_ACQUIRE) != 0 ? 1 : 0;
+  }
+  return count;
+}
+
+// From here on a late thread writes into memory of no file: no fault where the sealer punched a hole on a full disk,
+// and no change of a record held open. So holds no longer keep a window from being FULL.
 void Journal::detach_windows() {
   const std::lock_guard<std::mutex> entry_lock(entry_mutex_);
   const std::lock_guard<std::mutex> lock(grow_mutex_);
-  for (uint32_t window = 0; window < window_count_; ++window) {
-    if (windows_[window].records) replace_mapping(windows_[window].records, kRecordWindowBytes, 0);
+  for (uint32_t window = first_mapped_; window < window_count_; ++window) {
+    if (!windows_[window].records) continue;
+    const uint64_t committed = count_committed(window);
+    replace_mapping(windows_[window].records, kRecordWindowBytes, 0);
+    directory_[window].committed.store(committed, std::memory_order_relaxed);
+    if (committed == kRecordsPerWindow) set_full(window);
   }
   if (entry_mapping_) ::munmap(entry_mapping_, kEntryWindowBytes);
   entry_mapping_ = nullptr;

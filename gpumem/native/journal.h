@@ -26,11 +26,38 @@ struct RecordPlace {
   uint32_t slot;    // within the window
 };
 
+// What one source of records, whose calls come one at a time, may still change in place: the record it holds open.
+// Stores alone, no locked instruction: nobody else writes here. On a cache line of its own.
+class alignas(64) RecordHold {
+ public:
+  // Before the record is committed: whoever finds all of a window committed then finds this, or what came after it.
+  void open(RecordPlace place) {
+    place_.store(kIsOpen | static_cast<uint64_t>(place.window) << 32 | place.slot, std::memory_order_relaxed);
+  }
+  // After the last change of the record.
+  void let_go() { place_.store(0, std::memory_order_release); }
+  // The source's own question. False when it holds nothing.
+  bool find(RecordPlace* place) const {
+    const uint64_t held = place_.load(std::memory_order_relaxed);
+    *place = {static_cast<uint32_t>((held & ~kIsOpen) >> 32), static_cast<uint32_t>(held)};
+    return held != 0;
+  }
+  // Anybody's question.
+  bool is_in(uint32_t window) const { return place_.load(std::memory_order_acquire) >> 32 == (kIsOpen >> 32 | window); }
+
+ private:
+  static constexpr uint64_t kIsOpen = 1ull << 63;
+
+  std::atomic<uint64_t> place_{0};  // window << 32 | slot with kIsOpen; 0: none
+};
+
 // All appends may come from any number of threads at once. Appending to a journal that has stopped (disk full,
 // closed) does nothing but return the status; a Journal must not be destroyed while a thread may still append.
 class Journal {
  public:
   Journal() = default;
+  // `holds` are those of whoever changes committed records in place; they live as long as the journal.
+  Journal(const RecordHold* holds, uint32_t hold_count) : holds_(holds), hold_count_(hold_count) {}
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -38,12 +65,13 @@ class Journal {
   // Creates `path` (which must not exist) and starts the helper thread. On failure the file is gone again.
   gm_status create(const char* path, const uint8_t* run_id, int32_t* errno_value);
 
-  // Takes a slot, fills it, commits and counts it; `position` (may be null) gets the event number.
+  // Takes a slot, fills it and commits it; `position` (may be null) gets the event number.
   gm_status append(const gm_record& record, uint64_t* position);
 
   // The same in steps, for a record written where it stays. Between take and commit the caller does nothing but fill
-  // the record, all but its commit word. Until settle() it is not counted: its window cannot become FULL, so that a
-  // committed record may still be changed in place.
+  // the record, all but its commit word. The one locked instruction of a record is the one that takes its slot: nothing
+  // counts commits, the helper thread looks for them once all slots are taken. A window with a record that is held open
+  // cannot become FULL, so that such a record may be changed in place although it is committed.
   gm_status take(RecordPlace* place) {
     const uint32_t window = current_.load(std::memory_order_acquire);
     if (window == kNoWindow) return stopped_status();
@@ -59,11 +87,7 @@ class Journal {
     __atomic_store_n(&record->commit, commit, __ATOMIC_RELEASE);
     // Memory never written comes slowly, and the next locked instruction would wait for it.
     __builtin_prefetch(record + kRecordsAhead, 1);
-    if (place.slot == kWakeSlot && has_helper_) wake_helper();
-  }
-  void settle(RecordPlace place) {
-    const uint64_t settled = directory_[place.window].committed.fetch_add(1, std::memory_order_acq_rel) + 1;
-    if (settled == kRecordsPerWindow) fill_window(place.window);
+    if ((place.slot + 1) % kWakeSlots == 0) wake_helper();
   }
 
   // Appends one entry; it is readable once the call has returned.
@@ -86,13 +110,18 @@ class Journal {
 
  private:
   static constexpr uint32_t kNoWindow = UINT32_MAX;
-  // The helper thread starts on the next window when this slot of the current one is taken.
-  static constexpr uint32_t kWakeSlot = kRecordsPerWindow / 4 * 3;
+  // The helper thread is woken after so many slots, and starts on the next window when this many are taken. It touches
+  // memory so many slots ahead: the first write to a page may take the kernel a thousand times as long as another.
+  static constexpr uint32_t kWakeSlots = kRecordsPerWindow / 16;
+  static constexpr uint32_t kPrepareSlots = kRecordsPerWindow / 4 * 3;
+  static constexpr uint32_t kTouchSlots = kWakeSlots * 2;
   // So many records before its turn a slot's memory is called for.
   static constexpr uint32_t kRecordsAhead = 4;
 
   struct Window {
-    gm_record* records;  // mapping of a record window, until it is FULL; null otherwise
+    gm_record* records;        // mapping of a record window, until it is FULL; null otherwise
+    uint32_t committed_slots;  // so many slots from the first are known to be committed; the helper's
+    uint64_t touched_slots;    // so many slots from the first have their memory; the helper's
   };
 
   bool has_own_file();
@@ -104,7 +133,9 @@ class Journal {
   gm_status reserve_record_window(uint32_t* window);
 
   gm_status take_in_next_window(RecordPlace* place);
-  void fill_window(uint32_t window);
+  bool find_committed(uint32_t window);
+  bool is_held(uint32_t window) const;
+  void set_full(uint32_t window);
   gm_status turn_window(uint32_t full_window);
   gm_status stop_by_itself(gm_status status);
 
@@ -116,9 +147,13 @@ class Journal {
   void wake_helper();
   void run_helper();
   void prepare_next_window();
+  void touch_ahead();
+  void touch_slots(uint32_t window);
+  bool fill_windows();
   void unmap_full_windows();
 
-  void wait_for_appends() const;
+  void wait_for_appends();
+  uint64_t count_committed(uint32_t window) const;
   void detach_windows();
   void detach_head();
 
@@ -128,6 +163,8 @@ class Journal {
   std::atomic<uint32_t> current_{kNoWindow};  // the record window that takes slots
   bool has_helper_ = false;                   // set once, in create
 
+  const RecordHold* holds_ = nullptr;  // of whoever changes records in place
+  uint32_t hold_count_ = 0;            // of them
   std::string path_;                   // as given to create
   int fd_ = -1;                        // the file
   FileIdentity identity_ = {0, 0};     // what fd_ has to be
@@ -145,7 +182,7 @@ class Journal {
   uint32_t window_count_ = 0;      // directory entries in use
   uint32_t prepared_ = kNoWindow;  // the next record window: reserved, still FREE
   uint64_t record_windows_ = 0;    // record windows reserved so far
-  uint32_t first_mapped_ = 0;      // no record window below it is mapped
+  uint32_t first_mapped_ = 0;      // no record window below it is mapped; only the helper moves it
 
   std::mutex entry_mutex_;             // guards the members down to entry_mapping_
   uint32_t entry_window_ = kNoWindow;  // the open entry window

@@ -14,6 +14,7 @@
 //   window.first_record + slot = the record's event number (record windows follow one another without overlap)
 //   a committed record's commit word = (its event number & 0x7fffffff) + 1
 //   window.committed <= window.taken (taken may overshoot the capacity); FULL == (committed == capacity) for records
+//   committed is exact in FULL windows and closed journals; before that it may lag: the commit words say
 //   entries [0, used) of an entry window are complete; `used` is stored with release order after the bytes
 //   state moves FREE -> OPEN -> FULL by the recorder alone, FULL -> SEALED by the sealer alone
 #pragma once
@@ -60,7 +61,7 @@ struct WindowEntry {
   uint64_t bytes;                   // of the window
   uint64_t first_record;            // event number of slot 0 (record windows)
   std::atomic<uint64_t> taken;      // record windows: slots handed out; entry windows: bytes used (release)
-  std::atomic<uint64_t> committed;  // record windows: records committed
+  std::atomic<uint64_t> committed;  // record windows: records known to be committed
   uint64_t part_offset;             // SEALED: offset of the part's member data in the part file
   uint64_t part_bytes;              // SEALED: length of that member
 };

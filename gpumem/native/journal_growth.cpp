@@ -3,9 +3,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "check.h"
 #include "journal.h"
@@ -15,14 +18,9 @@ namespace gpumem {
 
 namespace {
 
-// Faults every page of a record window in, one at a time, so that nobody waits long for the address space. The
-// commit word is written atomically with its own value: the window may already be in use.
-void touch_window(gm_record* records, const std::atomic<bool>& ending) {
-  constexpr uint64_t kStride = 4096 / sizeof(gm_record);
-  for (uint64_t slot = 0; slot < kRecordsPerWindow && !ending.load(std::memory_order_relaxed); slot += kStride) {
-    __atomic_fetch_or(&records[slot].commit, 0u, __ATOMIC_RELAXED);
-  }
-}
+constexpr std::chrono::milliseconds kNoPause{0};
+constexpr std::chrono::milliseconds kFirstPause{1};
+constexpr std::chrono::milliseconds kLongestPause{1000};
 
 }  // namespace
 
@@ -161,6 +159,7 @@ gm_status Journal::reserve_record_window(uint32_t* window) {
 // ---- helper thread ----
 
 void Journal::start_helper() {
+  helper_wanted_ = true;  // the first slots' memory
   has_helper_ = start_quiet_thread(&helper_, "gpumem-journal", [this] { run_helper(); });
 }
 
@@ -174,23 +173,38 @@ void Journal::stop_helper() {
   helper_.join();
 }
 
+// Where there is no helper, whoever would have woken it does its work.
 void Journal::wake_helper() {
   {
     const std::lock_guard<std::mutex> lock(helper_mutex_);
-    helper_wanted_ = true;
+    helper_wanted_ = has_helper_;
+    if (!has_helper_) {
+      fill_windows();
+      unmap_full_windows();
+    }
   }
   helper_signal_.notify_one();
 }
 
+// A window may miss a record's commit or be held: it is looked at again, soon and then ever more seldom.
 void Journal::run_helper() {
+  std::chrono::milliseconds pause = kNoPause;
+  const auto is_due = [this] { return helper_wanted_ || helper_ending_.load(std::memory_order_relaxed); };
   std::unique_lock<std::mutex> lock(helper_mutex_);
   for (;;) {
-    helper_signal_.wait(lock, [this] { return helper_wanted_ || helper_ending_.load(std::memory_order_relaxed); });
+    if (pause == kNoPause) {
+      helper_signal_.wait(lock, is_due);
+    } else {
+      helper_signal_.wait_until(lock, std::chrono::system_clock::now() + pause, is_due);
+    }
     if (helper_ending_.load(std::memory_order_relaxed)) return;
-    helper_wanted_ = false;
+    const bool is_wanted = std::exchange(helper_wanted_, false);
     lock.unlock();
     prepare_next_window();
+    touch_ahead();
+    const bool is_done = fill_windows();
     unmap_full_windows();
+    pause = is_done ? kNoPause : is_wanted ? kFirstPause : std::min(pause * 2, kLongestPause);
     lock.lock();
   }
 }
@@ -198,18 +212,61 @@ void Journal::run_helper() {
 // A failure here is no end: the appending thread tries again when the window is due.
 void Journal::prepare_next_window() {
   uint32_t window;
-  {
-    const std::lock_guard<std::mutex> lock(grow_mutex_);
-    const uint32_t current = current_.load(std::memory_order_relaxed);
-    if (current == kNoWindow || prepared_ != kNoWindow) return;
-    if (directory_[current].taken.load(std::memory_order_relaxed) <= kWakeSlot) return;
-    if (reserve_record_window(&window) != GM_OK) return;
-    prepared_ = window;
-  }
-  touch_window(windows_[window].records, helper_ending_);
+  const std::lock_guard<std::mutex> lock(grow_mutex_);
+  const uint32_t current = current_.load(std::memory_order_relaxed);
+  if (current == kNoWindow || prepared_ != kNoWindow) return;
+  if (directory_[current].taken.load(std::memory_order_relaxed) < kPrepareSlots) return;
+  if (reserve_record_window(&window) == GM_OK) prepared_ = window;
 }
 
-// Called by the helper alone, or where there is none by whoever filled a window.
+void Journal::touch_ahead() {
+  uint32_t current, prepared;
+  {
+    const std::lock_guard<std::mutex> lock(grow_mutex_);
+    current = current_.load(std::memory_order_relaxed);
+    prepared = prepared_;
+  }
+  if (current == kNoWindow) return;
+  touch_slots(current);
+  if (prepared != kNoWindow) touch_slots(prepared);
+}
+
+// Faults the pages of the next slots in, one at a time, so that nobody waits long for the address space. The commit
+// word is written atomically with its own value: the slots may already be in use.
+void Journal::touch_slots(uint32_t window) {
+  constexpr uint64_t kStride = 4096 / sizeof(gm_record);
+  const uint64_t taken = directory_[window].taken.load(std::memory_order_relaxed);
+  const uint64_t end = std::min(taken + kTouchSlots, kRecordsPerWindow);
+  uint64_t& slot = windows_[window].touched_slots;
+  for (slot = std::max(slot, taken / kStride * kStride); slot < end && !helper_ending_.load(std::memory_order_relaxed);
+       slot += kStride) {
+    __atomic_fetch_or(&windows_[window].records[slot].commit, 0u, __ATOMIC_RELAXED);
+  }
+}
+
+// Makes the windows FULL that may be; false when one is left whose slots are all taken. Like unmap_full_windows called
+// by the helper alone, or where there is none with helper_mutex_ held.
+bool Journal::fill_windows() {
+  uint32_t count;
+  {
+    const std::lock_guard<std::mutex> lock(grow_mutex_);
+    count = window_count_;
+  }
+  bool are_all_full = true;
+  for (uint32_t window = first_mapped_; window < count; ++window) {
+    const bool is_open =
+        directory_[window].state.load(std::memory_order_relaxed) == static_cast<uint32_t>(WindowState::Open);
+    if (!windows_[window].records || !is_open) continue;
+    if (directory_[window].taken.load(std::memory_order_relaxed) < kRecordsPerWindow) continue;
+    if (find_committed(window) && !is_held(window)) {
+      set_full(window);
+    } else {
+      are_all_full = false;
+    }
+  }
+  return are_all_full;
+}
+
 void Journal::unmap_full_windows() {
   const std::lock_guard<std::mutex> lock(grow_mutex_);
   bool all_unmapped = true;

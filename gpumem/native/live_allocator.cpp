@@ -33,6 +33,7 @@ LiveAllocator::LiveAllocator(std::unique_ptr<CudaDevice> device, const LiveOptio
     : device_(std::move(device)),
       cuda_(static_cast<CudaDevice*>(device_.get())),
       ordinal_(options.device),
+      lane_(recorder::claim_lane()),
       generation_(current_generation()),
       policy_(device_.get(), options.settings, Behaviour(), this) {
   policy_.set_limit(options.limit_bytes);
@@ -42,9 +43,14 @@ LiveAllocator::LiveAllocator(std::unique_ptr<SimulatedDevice> device, const Live
     : device_(std::move(device)),
       simulated_(static_cast<SimulatedDevice*>(device_.get())),
       ordinal_(options.device),
+      lane_(recorder::claim_lane()),
       generation_(current_generation()),
       policy_(device_.get(), options.settings, Behaviour(), this) {
   policy_.set_limit(options.limit_bytes);
+}
+
+LiveAllocator::~LiveAllocator() {
+  recorder::give_back_lane(lane_);
 }
 
 bool LiveAllocator::is_inherited() const {
@@ -211,7 +217,7 @@ void LiveAllocator::on_event(const PolicyEvent& told) {
   event.stream = told.stream;
   event.pool_first = told.pool.first;
   event.pool_second = told.pool.second;
-  recorder::record_event(event);
+  recorder::record_event(event, lane_);
 }
 
 }  // namespace gpumem

@@ -49,6 +49,7 @@ class LiveAllocator : private EventSink {
  public:
   LiveAllocator(std::unique_ptr<CudaDevice> device, const LiveOptions& options);
   LiveAllocator(std::unique_ptr<SimulatedDevice> device, const LiveOptions& options);
+  ~LiveAllocator() override;
 
   Outcome allocate(uint64_t bytes, uint64_t stream, Allocation* allocation);
   Outcome free(uint64_t address);
@@ -112,6 +113,7 @@ class LiveAllocator : private EventSink {
   CudaDevice* cuda_ = nullptr;            // device_, if it is one
   SimulatedDevice* simulated_ = nullptr;  // device_, if it is one
   uint8_t ordinal_;
+  uint32_t lane_;        // of its events in a recording
   uint32_t generation_;  // of the process it was made in
   Policy policy_;
   LiveCounts counts_;

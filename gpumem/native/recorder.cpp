@@ -15,15 +15,18 @@ namespace {
 
 constexpr uint8_t kNoDevice = 255;
 
+static_assert(kOwnLanes <= 64);
+std::atomic<uint64_t> g_claimed_lanes{0};  // bit per lane behind the devices'
+
 bool is_segment_event(uint8_t kind) {
   return kind >= GM_SEGMENT_ALLOC && kind <= GM_SEGMENT_UNMAP;
 }
 
-// Turns the device's open free_requested into a free where `event` is its completion. Either way it is settled: the
-// next event of the device has come.
-bool settle_open_free(Session* session, const gm_event& event) {
+// Turns the lane's open free_requested into a free where `event` is its completion. Either way nothing is open after
+// that: the lane's next event has come.
+bool complete_open_free(Session* session, RecordHold* open_free, const gm_event& event) {
   RecordPlace place;
-  if (!session->take_open_free(event.device, &place)) return false;
+  if (!open_free->find(&place)) return false;
   gm_record* record = session->journal.record_at(place);
   const bool is_completed = event.kind == GM_FREE_COMPLETED && record->address == event.address;
   if (is_completed) {
@@ -31,11 +34,11 @@ bool settle_open_free(Session* session, const gm_event& event) {
     __atomic_store_n(&record->flags, flags, __ATOMIC_RELAXED);
     __atomic_store_n(&record->kind, static_cast<uint8_t>(GM_FREE), __ATOMIC_RELEASE);
   }
-  session->journal.settle(place);
+  open_free->let_go();
   return is_completed;
 }
 
-gm_status append_event(Session* session, const gm_event& event) {
+gm_status append_event(Session* session, RecordHold* open_free, const gm_event& event) {
   ThreadState& thread = thread_state(session);
   const uint32_t stack =
       session->has_stacks ? gpumem::intern_current_stack(session->intern, session->walker_caches, thread.chains) : 0;
@@ -59,12 +62,8 @@ gm_status append_event(Session* session, const gm_event& event) {
   record->device = event.device;
   record->kind = event.kind;
   record->flags = event.flags;
+  if (event.kind == GM_FREE_REQUESTED && open_free) open_free->open(place);
   session->journal.commit(place);
-  if (event.kind == GM_FREE_REQUESTED) {
-    session->leave_open_free(event.device, place);
-  } else {
-    session->journal.settle(place);
-  }
   return GM_OK;
 }
 
@@ -108,13 +107,28 @@ gm_status get_path(char* path, size_t capacity) {
   return session ? GM_OK : GM_NOT_RECORDING;
 }
 
-gm_status record_event(const gm_event& event) {
+uint32_t claim_lane() {
+  for (uint32_t lane = 0; lane < kOwnLanes; ++lane) {
+    const uint64_t bit = uint64_t{1} << lane;
+    if ((g_claimed_lanes.fetch_or(bit, std::memory_order_acquire) & bit) == 0) return kDeviceLanes + lane;
+  }
+  return kNoLane;
+}
+
+void give_back_lane(uint32_t lane) {
+  if (lane == kNoLane) return;
+  if (Session* session = open_session_or_null()) session->open_frees[lane].let_go();
+  g_claimed_lanes.fetch_and(~(uint64_t{1} << (lane - kDeviceLanes)), std::memory_order_release);
+}
+
+gm_status record_event(const gm_event& event, uint32_t lane) {
   if (!g_recording.is_enabled.load(std::memory_order_relaxed)) return GM_NOT_RECORDING;
   Session* session = current_session();
   if (!session) return GM_NOT_RECORDING;
   if (!session->journal.is_open()) return session->refuse(session->journal.stopped_status());
-  if (settle_open_free(session, event)) return GM_OK;
-  const gm_status status = append_event(session, event);
+  RecordHold* open_free = lane == kNoLane ? nullptr : &session->open_frees[lane];
+  if (open_free && complete_open_free(session, open_free, event)) return GM_OK;
+  const gm_status status = append_event(session, open_free, event);
   if (status != GM_OK) return session->refuse(status);
   if (is_segment_event(event.kind)) signal_segment_event();
   return GM_OK;

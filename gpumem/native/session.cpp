@@ -109,10 +109,6 @@ void after_fork_in_child() {
 void Session::end(const char* ended_by) {
   const std::lock_guard<std::mutex> lock(end_mutex);
   if (std::exchange(is_ended, true)) return;
-  RecordPlace place;
-  for (uint32_t device = 0; device < 256; ++device) {
-    if (take_open_free(device, &place)) journal.settle(place);
-  }
   journal.close(ended_by);
   walker_caches.chains.forget();
   walker_caches.stacks.forget();

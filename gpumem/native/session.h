@@ -17,37 +17,27 @@
 
 namespace gpumem {
 
-// What a device's events have to know of the one before, on a cache line of its own.
-struct alignas(64) DeviceState {
-  std::atomic<uint64_t> open_free{0};       // a free_requested record that the next event may turn into a free:
-                                            // window << 32 | slot, with bit 63 set; 0 none
-  std::atomic<uint64_t> time_ns_latest{0};  // of its events
+// Allocators record side by side: PyTorch's own of each device, known by the device's ordinal, and ours. Each calls
+// under its own lock, so that what a lane holds has one writer at a time.
+constexpr uint32_t kDeviceLanes = 256;
+constexpr uint32_t kOwnLanes = 64;
+constexpr uint32_t kNoLane = UINT32_MAX;  // of an allocator of ours beyond that number: its frees stay in two halves
+
+// Of a device's events, on a cache line of its own.
+struct alignas(64) LatestTime {
+  std::atomic<uint64_t> value{0};
 };
 
 struct alignas(64) Session {
-  Session() : intern(journal) {}
+  Session() : journal(open_frees, kDeviceLanes + kOwnLanes), intern(journal) {}
 
-  // Settles the open frees and closes the journal; later calls do nothing.
+  // Closes the journal; later calls do nothing.
   void end(const char* ended_by);
   // Counts an event that the stopped journal refused; the first one ends the session.
   gm_status refuse(gm_status status);
-  // Takes the open free of a device, if there is one: whoever takes it has to settle it.
-  bool take_open_free(uint32_t device, RecordPlace* place) {
-    std::atomic<uint64_t>& open = devices[device].open_free;
-    if (open.load(std::memory_order_relaxed) == 0) return false;
-    const uint64_t taken = open.exchange(0, std::memory_order_acq_rel);
-    *place = place_of(taken);
-    return taken != 0;
-  }
-  void leave_open_free(uint32_t device, RecordPlace place) {
-    const uint64_t left = kIsOpen | static_cast<uint64_t>(place.window) << 32 | place.slot;
-    const uint64_t found = devices[device].open_free.exchange(left, std::memory_order_acq_rel);
-    // Two allocators on one device have two locks: the one that came first is not to be forgotten.
-    if (found) journal.settle(place_of(found));
-  }
   // The time of a device's next event: a thread's clock says `now_ns`, another's may have been a little ahead.
   uint64_t next_time_ns(uint32_t device, uint64_t now_ns) {
-    std::atomic<uint64_t>& latest = devices[device].time_ns_latest;
+    std::atomic<uint64_t>& latest = time_ns_latest[device].value;
     const uint64_t latest_ns = latest.load(std::memory_order_relaxed);
     const uint64_t time_ns = now_ns > latest_ns ? now_ns : latest_ns;
     latest.store(time_ns, std::memory_order_relaxed);
@@ -59,22 +49,16 @@ struct alignas(64) Session {
   Journal journal;
   Intern intern;
   WalkerCaches walker_caches;
-  Session* previous = nullptr;             // the one before: all of them stay within reach of leak checkers
-  std::string path;                        // of the journal
-  DeviceState devices[256];                // by ordinal
-  std::atomic<uint64_t> refused_count{0};  // events that came after the journal had stopped
-  std::atomic<uint32_t> reading_count{0};  // ids given to readings
-  std::atomic<uint32_t> fact_count{0};     // ids given to facts
-  std::mutex marks_mutex;                  // keeps the times of marks in order
-  std::mutex end_mutex;                    // guards is_ended
-  bool is_ended = false;                   // end() has run
-
- private:
-  static constexpr uint64_t kIsOpen = 1ull << 63;
-
-  static RecordPlace place_of(uint64_t open_free) {
-    return {static_cast<uint32_t>((open_free & ~kIsOpen) >> 32), static_cast<uint32_t>(open_free)};
-  }
+  Session* previous = nullptr;                      // the one before: all of them stay within reach of leak checkers
+  std::string path;                                 // of the journal
+  RecordHold open_frees[kDeviceLanes + kOwnLanes];  // by lane: free_requested that the next event may turn into a free
+  LatestTime time_ns_latest[256];                   // by device ordinal
+  std::atomic<uint64_t> refused_count{0};           // events that came after the journal had stopped
+  std::atomic<uint32_t> reading_count{0};           // ids given to readings
+  std::atomic<uint32_t> fact_count{0};              // ids given to facts
+  std::mutex marks_mutex;                           // keeps the times of marks in order
+  std::mutex end_mutex;                             // guards is_ended
+  bool is_ended = false;                            // end() has run
 };
 
 // What every event looks at first.

@@ -52,6 +52,14 @@ std::vector<std::string> JournalContents::payloads(gpumem::EntryKind kind) const
   return found;
 }
 
+bool waits_until_full(const std::string& path, size_t record_window) {
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    if (read_journal(path).states.at(record_window) == gpumem::WindowState::Full) return true;
+    ::usleep(10000);
+  }
+  return false;
+}
+
 JournalContents read_journal(const std::string& path) {
   JournalContents contents;
   const int fd = ::open(path.c_str(), O_RDONLY);

@@ -32,5 +32,7 @@ struct JournalContents {
   std::vector<std::string> payloads(gpumem::EntryKind kind) const;
 };
 
+// Whether a record window is FULL, at the latest after some seconds: a thread of the journal's looks for that.
+bool waits_until_full(const std::string& path, size_t record_window);
 // What lies in the file now; nothing is whole where it is no journal.
 JournalContents read_journal(const std::string& path);

@@ -44,7 +44,8 @@ void test_free_in_two_halves_is_one_record(const std::string& folder) {
   EXPECT_EQUAL(contents.committed_count, expected.size());
 }
 
-// The free's first half in a window's last slot: the window must not become FULL until the second half is in.
+// The free's first half in a window's last slot: the window must not become FULL until the second half is in, though
+// each of its records is committed.
 void test_free_in_the_last_slot_holds_its_window_open(const std::string& folder) {
   const std::string path = folder + "/last_slot.gpumem.journal";
   for (const bool is_completed : {true, false}) {
@@ -55,9 +56,11 @@ void test_free_in_the_last_slot_holds_its_window_open(const std::string& folder)
     EXPECT_EQUAL(read_journal(path).records.at(kSlots - 1).kind, GM_FREE_REQUESTED);
     record(GM_ALLOC, 1, 5);
     EXPECT_EQUAL(read_journal(path).states[0], WindowState::Open);
+    ::usleep(50000);  // time enough for whoever might take it for FULL
+    EXPECT_EQUAL(read_journal(path).states[0], WindowState::Open);
     record(is_completed ? GM_FREE_COMPLETED : GM_ALLOC, 0, 77);
+    EXPECT(waits_until_full(path, 0));
     const JournalContents contents = read_journal(path);
-    EXPECT_EQUAL(contents.states[0], WindowState::Full);
     EXPECT_EQUAL(contents.records.at(kSlots - 1).kind, is_completed ? GM_FREE : GM_FREE_REQUESTED);
     EXPECT_EQUAL(contents.records.size(), kSlots + (is_completed ? 1 : 2));
     gm_recorder_stop("exit");

@@ -5,6 +5,9 @@
 // A loop allocates below few stacks. To find one of them again takes no walk from frame to frame, each step of which
 // waits for the last: the next frame is taken from memory and the real one compared with it, and the processor, which
 // foresees that they are equal, compares many frames at once.
+//
+// Of a frame its place in the chain and its instruction are compared. What holds it, a thread or a generator, decides
+// something only before its first instruction that can be traced: chains with such a frame are not remembered.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +19,24 @@ namespace gpumem {
 class ChainMemo {
  public:
   // 0 when the chain is not remembered. A generation is one of code_generation().
-  uint32_t find(const PythonLayout& layout, const char* innermost, uint64_t generation) const {
-    const Chain* set = set_of(layout, innermost);
-    for (const Chain* chain = set; chain != set + kWays; ++chain) {
-      if (chain->innermost == innermost && chain->generation == generation && is_same(layout, *chain)) {
-        return chain->stack;
+  uint32_t find(const PythonLayout& layout, const char* innermost, uint64_t generation) {
+    // What came after the last chain the time before: it can be read, and compared, before the innermost frame is
+    // known.
+    const Chain* expected = chains_ + expected_;
+    if (is_chain(layout, *expected, innermost, generation)) return step_to(expected_);
+    const uint32_t set = set_number(layout, innermost) * kWays;
+    for (uint32_t number = set; number != set + kWays; ++number) {
+      if (is_chain(layout, chains_[number], innermost, generation)) {
+        chains_[latest_].successor = number;
+        return step_to(number);
       }
     }
     return 0;
   }
 
   static constexpr uint32_t kFramesMax = 128;
-  // Remembers a chain's stack at its second time of late: most are not seen again before many others. The chain has at
-  // most kFramesMax frames.
+  // Remembers a chain's stack at its second time of late: most are not seen again before many others. A chain of more
+  // than kFramesMax frames is not remembered.
   void keep(const PythonLayout& layout, const char* innermost, uint64_t generation, uint32_t stack);
 
   // Ids of another journal follow.
@@ -39,44 +47,46 @@ class ChainMemo {
   static constexpr uint32_t kWays = 2;
   static constexpr uint32_t kSeenCount = 16;
 
-  struct Frame {
-    const char* previous;     // the next frame outwards; null ends the chain
-    const char* instruction;  // as it stands in the frame
-    uint8_t owner;            // likewise
-  };
   struct Chain {
-    const char* innermost = nullptr;  // the first frame's address; null: nothing remembered
-    uint64_t generation = 0;          // its code objects are those of this generation
-    uint32_t stack = 0;               // id
-    Frame frames[kFramesMax];         // innermost first
+    const char* innermost = nullptr;       // the first frame's address; null: nothing remembered
+    uint64_t generation = 0;               // its code objects are those of this generation
+    uint32_t stack = 0;                    // id
+    uint32_t frame_count = 0;              // at least 1
+    uint32_t successor = 0;                // number of the chain found after it
+    const char* frames[kFramesMax + 1];    // their addresses, innermost first; null behind the last
+    const char* instructions[kFramesMax];  // as they stand in the frames
   };
 
   static uint32_t set_number(const PythonLayout& layout, const char* innermost) {
     const auto instruction = load<uint64_t>(innermost, layout.frame_instruction);
     return static_cast<uint32_t>(instruction * 0x9e3779b97f4a7c15u >> 61);
   }
-  const Chain* set_of(const PythonLayout& layout, const char* innermost) const {
-    return chains_ + set_number(layout, innermost) * kWays;
+  uint32_t step_to(uint32_t number) {
+    latest_ = number;
+    expected_ = chains_[number].successor;
+    return chains_[number].stack;
   }
 
-  static bool is_same(const PythonLayout& layout, const Chain& chain) {
+  static bool is_chain(const PythonLayout& layout, const Chain& chain, const char* innermost, uint64_t generation) {
+    if (chain.innermost != innermost || chain.generation != generation) return false;
     const uint32_t previous = layout.frame_previous, instruction = layout.frame_instruction;
-    const uint32_t owner = layout.frame_owner;
     const char* frame = chain.innermost;
-    for (const Frame* known = chain.frames;; ++known) {
-      const char* next = known->previous;
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < chain.frame_count; ++i) {
+      const char* next = chain.frames[i + 1];
       if (load<const char*>(frame, previous) != next) return false;
-      if (load<const char*>(frame, instruction) != known->instruction) return false;
-      if (load<uint8_t>(frame, owner) != known->owner) return false;
-      if (next == nullptr) return true;
+      if (load<const char*>(frame, instruction) != chain.instructions[i]) return false;
       asm("" : "+r"(next));  // or the compiler goes on from the frame's own pointer, for which it has to wait
       frame = next;
     }
+    return true;
   }
 
   Chain chains_[kSets * kWays];
   uint32_t seen_[kSeenCount] = {};  // stacks of late, by the lowest bits of their ids
   uint32_t turn_ = 0;               // which way of a set goes next
+  uint32_t latest_ = 0;             // number of the chain found last
+  uint32_t expected_ = 0;           // its successor
 };
 
 }  // namespace gpumem

@@ -7,15 +7,15 @@
 
 namespace gpumem {
 
+std::atomic<uint64_t> g_code_generation{0};
+
 namespace {
 
 constexpr int kCodeDestroyed = 1;  // CPython's PY_CODE_EVENT_DESTROY
 
-std::atomic<uint64_t> g_generation{0};
-
 // Called with the interpreter lock, at the start of a code object's end.
 int count_destroyed(int event, void*) {
-  if (event == kCodeDestroyed) g_generation.fetch_add(1, std::memory_order_release);
+  if (event == kCodeDestroyed) g_code_generation.fetch_add(1, std::memory_order_release);
   return 0;
 }
 
@@ -37,12 +37,8 @@ bool watch_code() {
     clear_error();
     return false;
   }
-  g_generation.fetch_add(1, std::memory_order_release);
+  g_code_generation.fetch_add(1, std::memory_order_release);
   return true;
-}
-
-uint64_t code_generation() {
-  return g_generation.load(std::memory_order_acquire);
 }
 
 }  // namespace gpumem

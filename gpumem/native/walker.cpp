@@ -119,7 +119,7 @@ class FrameHasher {
 };
 
 // The calling thread's innermost frame; null without Python, in a sub-interpreter and while finalising.
-const char* current_frame() {
+[[gnu::always_inline]] inline const char* current_frame() {
   if (g_python.is_initialized() == 0) return nullptr;
   const char* holder = g_python.find_holder_state();
   const bool is_own = g_python.is_holder_own && holder != nullptr;
@@ -160,7 +160,7 @@ uint32_t visit_frames(const char* frame, Visit visit) {
 // Hashes the frames as they lie, without a look at their code objects, which would cost a cache line each: what the
 // instruction's address and the owner do not decide of a frame, its code object does, and while no code object has
 // ended (`generation`) an address stands for one of them.
-Hash128 hash_chain(const char* frame, uint64_t generation, uint32_t* frame_count) {
+Hash128 hash_chain(const char* frame, uint64_t generation) {
   const uint32_t previous = g_layout.frame_previous, instruction = g_layout.frame_instruction;
   const uint32_t owner = g_layout.frame_owner;
   StackHash sum = {generation * kCodeKey, generation * kPlaceKey};
@@ -170,7 +170,6 @@ Hash128 hash_chain(const char* frame, uint64_t generation, uint32_t* frame_count
                                                                     << 56;
     sum.add({place, place});
   }
-  *frame_count = seen;
   return sum.finish();
 }
 
@@ -287,14 +286,13 @@ uint32_t resolve_stack(Intern& intern, WalkerCaches& caches, const char* frame) 
 
 [[gnu::noinline]] uint32_t find_chain_id(Intern& intern, WalkerCaches& caches, ChainMemo& memo, const char* frame,
                                          uint64_t generation) {
-  uint32_t frame_count;
-  const Hash128 chain = hash_chain(frame, generation, &frame_count);
+  const Hash128 chain = hash_chain(frame, generation);
   uint32_t id = caches.chains.find(chain);
   if (id == 0) {
     id = find_stack_id(intern, caches, frame);
     if (id != 0) caches.chains.insert(chain, id);
   }
-  if (id != 0 && frame_count <= ChainMemo::kFramesMax) memo.keep(g_layout, frame, generation, id);
+  if (id != 0) memo.keep(g_layout, frame, generation, id);
   return id;
 }
 

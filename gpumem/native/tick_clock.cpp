@@ -3,7 +3,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstring>
+#include <string>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "journal_file.h"
 
@@ -18,15 +22,34 @@ constexpr uint64_t kRateTicksMax = uint64_t{1} << 32;
 // Longer between two readings of the counter: the thread was interrupted there.
 constexpr uint64_t kReadTicksMax = 2048;
 
-// Whether the system's own clock goes by the counter: the kernel does so only where it is one for all cores, steady.
+#if defined(__x86_64__)
+// What the kernel tells the time by; empty where it does not say (gVisor).
+std::string read_clock_source() {
+  const int fd = ::open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return "";
+  char name[64];
+  const ssize_t length = ::read(fd, name, sizeof name);
+  ::close(fd);
+  return std::string(name, length > 0 ? static_cast<size_t>(length) - 1 : 0);
+}
+
+// Whether the processor promises a counter of one rate, whatever its cores do.
+bool is_counter_invariant() {
+  constexpr unsigned kPowerLeaf = 0x80000007, kInvariant = 1 << 8;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(kPowerLeaf, &eax, &ebx, &ecx, &edx) != 0 && (edx & kInvariant) != 0;
+}
+#endif
+
+// Whether the counter is one for all cores, steady. The kernel goes by it only then; a guest's kernel may go by its
+// host's page instead, which gives the rate of the same counter. Where it is said to be another clock it has been found
+// wanting.
 bool find_steady_counter() {
 #if defined(__x86_64__)
-  const int fd = ::open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  char name[8] = {};
-  const ssize_t length = ::read(fd, name, sizeof name - 1);
-  ::close(fd);
-  return length > 0 && std::strcmp(name, "tsc\n") == 0;
+  const std::string source = read_clock_source();
+  if (source == "tsc") return true;
+  const bool may_be_steady = source.empty() || source == "kvm-clock" || source == "hyperv_clocksource_tsc_page";
+  return may_be_steady && is_counter_invariant();
 #else
   return false;
 #endif

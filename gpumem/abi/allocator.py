@@ -166,6 +166,11 @@ class NativeAllocator:
     def is_closed(self) -> bool:
         return self._handle is None
 
+    @property
+    def handle(self) -> c_void_p | None:
+        """The native object, for native code that is to call it; None once closed."""
+        return self._handle
+
     def alloc(self, byte_count: int, stream: int) -> tuple[Status, int]:
         """How it went, and the address (0 for zero bytes)."""
         address = c_uint64()

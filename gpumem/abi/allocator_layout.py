@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uin
 
 from gpumem.abi.policy_layout import CHeapBlocks, CHeapSegments
 
-ALLOCATOR_ABI_HASH = "456ee7f5454efa0ceb4ddf275e078442d7023e0e1867b752e6e661c2b1a63839"
+ALLOCATOR_ABI_HASH = "141126fa49ff7dd959692d56d5b9e7e4d566e7c4e6c3e94c340cc7593b666e25"
 """SHA-256 of the gpumem_allocator.h that this module was written for."""
 
 
@@ -129,4 +129,8 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_torch_prepare": (c_int32, (c_char_p, c_char_p, c_size_t)),
     "gm_torch_allocator": (c_void_p, (c_uint32,)),
     "gm_torch_answer_cache_info": (c_int32, (c_char_p, c_size_t)),
+    "gm_cupy_create": (c_int32, (c_void_p, c_void_p, POINTER(c_void_p))),
+    "gm_cupy_malloc_function": (c_void_p, (c_void_p,)),
+    "gm_cupy_free_function": (c_void_p, (c_void_p,)),
+    "gm_cupy_serve": (c_int32, (c_void_p, c_uint32, c_void_p)),
 }

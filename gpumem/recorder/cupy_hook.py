@@ -1,10 +1,11 @@
-"""Our allocator in CuPy's place: two functions that CuPy calls for every block.
+"""Our allocator in CuPy's place: two functions that CuPy calls for every block, native ones where that can be.
 
 Owns: the allocator of each device that CuPy uses, CuPy's own error. Must not know: recordings beyond what
 own_allocators does. CuPy is passed in, never imported.
 
 CuPy's hook for Python functions passes no stream, so the current one is looked up; its hook for C functions would end
-the process where an exception leaves it.
+the process where an exception leaves it. Functions written in Python spend more in ctypes than the allocator needs for
+a block, so those of abi/cupy.py are handed to CuPy wherever it says the current stream to C.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from gpumem import abi
+from gpumem.abi import cupy as native_functions
 from gpumem.abi.allocator import DeviceKind, NativeAllocator, Status
 from gpumem.recorder import own_allocators, recording
 from gpumem.vocabulary import AllocatorChoice
@@ -32,17 +34,34 @@ class CupyAllocator:
         self._by_device: dict[int, NativeAllocator] = {}
         self._lock = threading.Lock()
         self._current_stream = cupy.cuda.get_current_stream
-
-    def malloc(self, byte_count: int, device: int) -> int:
+        self._functions = self._make_functions()
+        self.malloc: native_functions.Malloc = self._functions.malloc if self._functions else self._malloc
         """Address of a block for work on the current stream; raises CuPy's OutOfMemoryError."""
+        self.free: native_functions.Free = self._functions.free if self._functions else self._free
+        """Takes a block back."""
+
+    def _make_functions(self) -> native_functions.CupyFunctions | None:
+        """Native functions; None where this CuPy, or this Python, does not allow them."""
+        interface = getattr(getattr(self._cupy.cuda, "stream", None), "__pyx_capi__", {})
+        current_stream = native_functions.find_stream_function(interface.get("get_current_stream_ptr"))
+        if current_stream is None:
+            return None
+        return native_functions.make_functions(current_stream, self._answer_failure)
+
+    def _answer_failure(self, byte_count: int, device: int, status: Status) -> int:
+        """What the native function cannot: the first block of a device, and CuPy's errors."""
+        if status is Status.NO_DEVICE:
+            return self._malloc(byte_count, device)
+        raise self._error(self._by_device[device], status, byte_count, device)
+
+    def _malloc(self, byte_count: int, device: int) -> int:
         native = self._by_device.get(device) or self._start(device)
         status, address = native.alloc(byte_count, self._current_stream().ptr)
         if status is not Status.OK:
             raise self._error(native, status, byte_count, device)
         return address
 
-    def free(self, address: int, device: int) -> None:
-        """Takes a block back."""
+    def _free(self, address: int, device: int) -> None:
         self._by_device[device].free(address)
 
     def native_of(self, device: int) -> NativeAllocator | None:
@@ -56,6 +75,8 @@ class CupyAllocator:
                 native = self._by_device[device] = own_allocators.start_allocator(
                     DeviceKind.CUDA, device, settings=self._settings, memory_bytes=self._memory_bytes
                 )
+                if self._functions is not None:
+                    self._functions.serve(device, native)
             return native
 
     def _error(self, native: NativeAllocator, status: Status, byte_count: int, device: int) -> Exception:

@@ -23,7 +23,7 @@ CUPY = {
         def empty(byte_count): return cuda.allocate(byte_count)
     """,
     "cuda/__init__.py": """
-        from cupy.cuda import memory
+        from cupy.cuda import memory, stream
         class Stream:
             def __init__(self, ptr): self.ptr = ptr
         current = Stream(0)
@@ -41,6 +41,16 @@ CUPY = {
         class PythonFunctionAllocator:
             def __init__(self, malloc, free): self.functions = malloc, free
             def malloc(self, size): return Block(size, *self.functions)
+    """,
+    "cuda/stream.py": """
+        # As compiled CuPy hands its C interface to other compiled modules.
+        import ctypes
+        from cupy import cuda
+        make = ctypes.pythonapi.PyCapsule_New
+        make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p), ctypes.py_object
+        signature = b'intptr_t (void)'
+        current = ctypes.CFUNCTYPE(ctypes.c_ssize_t)(lambda: cuda.current.ptr)
+        __pyx_capi__ = {'get_current_stream_ptr': make(ctypes.cast(current, ctypes.c_void_p), signature, None)}
     """,
     "cuda/memory.py": """
         class OutOfMemoryError(MemoryError):
@@ -83,7 +93,12 @@ def run(folder: Path, variables: dict[str, str], *words: str) -> subprocess.Comp
 
 
 @pytest.mark.parametrize("allocator", ["auto", "gpumem"])
-def test_cupy_s_blocks_are_served_and_recorded(allocator: str, variables: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("signature", ["intptr_t (void)", "int (void)"], ids=["native", "python"])
+def test_cupy_s_blocks_are_served_and_recorded(
+    allocator: str, signature: str, variables: dict[str, str], tmp_path: Path
+) -> None:
+    stream = tmp_path / "site" / "cupy" / "cuda" / "stream.py"
+    stream.write_text(stream.read_text().replace("intptr_t (void)", signature))
     (tmp_path / "work.py").write_text(PROGRAM)
     done = run(tmp_path, variables, "--allocator", allocator, "work.py")
     assert (done.returncode, done.stdout) == (0, "1073741824 asked, 33554432 held, limit 0\n"), done.stderr

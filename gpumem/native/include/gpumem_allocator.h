@@ -1,7 +1,7 @@
 /* Our own instrumented caching allocator: a plain C interface beside gpumem.h, with the same manners.
  *
- * Owns: the exported symbols of live allocators (gm_allocator_*) and of their place in PyTorch (gm_torch_*), their
- * layouts. Must not know: Python, PyTorch's types.
+ * Owns: the exported symbols of live allocators (gm_allocator_*) and of their place in PyTorch (gm_torch_*) and CuPy
+ * (gm_cupy_*), their layouts. Must not know: Python, PyTorch's types.
  *
  * gm_allocator_* return a gm_status or a plain value, never throw, and may be called from any thread. gm_torch_* are
  * called by PyTorch, which turns a C++ exception into its own error: they may throw.
@@ -134,6 +134,21 @@ GM_API gm_allocator* gm_torch_allocator(uint32_t device);
 /* Makes cudnn.benchmark work: PyTorch asks the allocator in use for its largest free block, which a pluggable one
  * refuses to say. GM_UNSUPPORTED with a sentence where this PyTorch is laid out otherwise. */
 GM_API gm_status gm_torch_answer_cache_info(char* reason, size_t capacity);
+
+/* ---- CuPy: two Python functions; all of these are called with the interpreter lock ------------------ */
+
+/* The allocators that serve CuPy, by device. */
+typedef struct gm_cupy gm_cupy;
+/* `current_stream`: address of a C function intptr_t (void) that says the calling thread's stream, -1 with a Python
+ * error set where it cannot. `on_failure`: Python function (bytes, device, status) -> address, called where a device is
+ * not served (GM_ALLOCATOR_NO_DEVICE) or a request was refused. Never destroyed. GM_UNSUPPORTED: not this Python. */
+GM_API gm_status gm_cupy_create(void* current_stream, void* on_failure, gm_cupy** cupy);
+/* Python functions malloc(bytes, device) -> address and free(address, device): new references; null with a Python error
+ * set. */
+GM_API void* gm_cupy_malloc_function(gm_cupy* cupy);
+GM_API void* gm_cupy_free_function(gm_cupy* cupy);
+/* Serves a device from now on; the allocator lives as long as the process. */
+GM_API gm_status gm_cupy_serve(gm_cupy* cupy, uint32_t device, gm_allocator* allocator);
 
 #ifdef __cplusplus
 }

@@ -44,9 +44,9 @@ def as_ctype(c_type: str) -> object:
     if not bare.endswith("*"):
         return STRUCTS.get(bare) or SCALARS[bare]
     target = bare.removesuffix("*")
-    if target in ("gm_allocator", "void"):
+    if target in ("gm_allocator", "gm_cupy", "void"):
         return ctypes.c_void_p
-    if target == "gm_allocator*":
+    if target in ("gm_allocator*", "gm_cupy*"):
         return ctypes.POINTER(ctypes.c_void_p)
     return ctypes.POINTER(STRUCTS.get(target) or SCALARS[target])
 

@@ -38,13 +38,30 @@ def tip(page: OpenedPage, figure: str) -> str:
     return found.inner_text() if found.is_visible() else ""
 
 
-@pytest.mark.parametrize("name", ["nine_steps_cupy", "requests", "empty", "gpt2_train+resnet50_train"])
+@pytest.mark.parametrize("name", ["nine_steps_cupy", "requests", "empty"])
 def test_page_opens_from_disk_and_asks_for_nothing(browser: Browser, page_of: PageOf, name: str) -> None:
     path = page_of(name)
     assert path.stat().st_size < PAGE_BYTES_MAX
     with open_page(browser, path) as page:
         page.run("() => GM.drawAll()")
         page.settle()
+        assert page.requests == []
+        assert page.complaints == []
+
+
+def test_two_traces_are_shown_one_at_a_time(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("gpt2_train+resnet50_train")) as page:
+        for figure in ("bands", "heap"):
+            page.figure(figure)
+        first = page.pixels("bands"), page.pixels("heap")
+        page.run("() => GM.showView(1)")
+        page.settle()
+        assert "resnet50_train.py" in page.tab.locator('[data-figure="bands"] .legend').inner_text()
+        assert page.pixels("bands") != first[0]
+        assert page.pixels("heap") != first[1]
+        page.run("() => GM.showView(0)")
+        page.settle()
+        assert (page.pixels("bands"), page.pixels("heap")) == first
         assert page.requests == []
         assert page.complaints == []
 

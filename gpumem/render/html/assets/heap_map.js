@@ -367,11 +367,11 @@ class HeapFigure {
     if (moment.figures === null) return this.pinned.replaceChildren();
     const heading = GM.make("h3", { text: "What pins the gaps" });
     if (!moment.pinned.length) return this.pinned.replaceChildren(heading, GM.make("p", { class: "quiet", text: "No segment is held back by blocks in it." }));
-    const number = (text) => GM.make("td", { class: "number", text });
+    const number = (label, text) => GM.make("td", { class: "number", "data-label": label, text });
     const rows = moment.pinned.slice(0, PINNED_SHOWN).map((one) => {
       const pins = one.pins.slice(0, 3).map((pin) => pinButton(pin));
       if (one.pin_count > pins.length) pins.push(GM.make("span", { class: "quiet", text: `and ${GM.counted(one.pin_count - pins.length, "more site")}` }));
-      return GM.make("tr", {}, number(GM.bytes(one.gap_bytes)), number(GM.bytes(moment.segments[one.segment])), number(`${GM.bytes(one.held_bytes)} in ${GM.counted(one.block_count, "block")}`), GM.make("td", {}, ...pins));
+      return GM.make("tr", {}, number("gaps", GM.bytes(one.gap_bytes)), number("of", GM.bytes(moment.segments[one.segment])), number("in use", `${GM.bytes(one.held_bytes)} in ${GM.counted(one.block_count, "block")}`), GM.make("td", {}, ...pins));
     });
     const head = GM.make("tr", {}, ...["Gaps", "Segment", "In use"].map((text) => GM.make("th", { class: "number", text })), GM.make("th", { text: "Beside the gaps" }));
     const table = GM.make("table", { class: "pinned" }, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows));
@@ -447,8 +447,7 @@ function factRows({ ledger, time_ns }) {
     if (ledger.used_bytes !== null) rows.push(["NVML: used on the card", card ? `of ${GM.bytes(card)}` : "", ledger.used_bytes, card ? GM.share(ledger.used_bytes, card) : "", 0]);
     rows.push(["NVML: this process", when, ledger.process_bytes, "", 0]);
   }
-  const below = Number(ledger.process_bytes !== null);
-  for (const one of ledger.rows) if (one.bytes || one.depth === 0) rows.push([one.label, "", one.bytes, GM.share(one.bytes, whole), one.depth + below, one.evidence]);
+  for (const one of ledger.rows) if (one.bytes || one.depth === 0) rows.push([one.label, "", one.bytes, GM.share(one.bytes, whole), one.depth + 1, one.evidence]);
   return rows;
 }
 

@@ -17,14 +17,13 @@ from gpumem.heap.live import LiveTable
 from gpumem.heap.scan import live_at
 from gpumem.heap.segments import Segment, segments_at
 from gpumem.trace.model import DeviceFacts, Trace
-from gpumem.trace.oom_message import Figure, OomOrigin, ProcessShare
+from gpumem.trace.oom_message import IMPOSSIBLE_BYTES, Figure, OomOrigin, ProcessShare
 from gpumem.units import MIB
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, StreamId
 
 SMALL_SLACK_BYTES_MAX = 511
 LARGE_SLACK_BYTES_MAX = MIB
 """Less than that of a free block is not split off in a large segment."""
-_UNLIMITED_BYTES = 1 << 60
 _COLUMNS = ("kind", "device", "time_ns", "stream", "requested_bytes", "address", "block_bytes", "split_bytes")
 
 
@@ -52,7 +51,7 @@ def explain_oom_event(trace: Trace, event: EventIndex) -> OomVerdict:
             idle=heap.idle,
             private_idle=heap.private_idle,
             reserved=Figure(heap.reserved_bytes),
-            limit=Figure(limit_bytes) if limit_bytes is not None and limit_bytes < _UNLIMITED_BYTES else None,
+            limit=Figure(limit_bytes) if limit_bytes is not None and limit_bytes < IMPOSSIBLE_BYTES else None,
             process=_this_process(card_bytes, free, others),
             other_processes=others,
             largest_gap_bytes=heap.largest_gap_bytes(request),

@@ -20,7 +20,7 @@ from gpumem.analyses.oom_rule import (
     is_held_elsewhere,
     listed_as_other,
 )
-from gpumem.trace.oom_message import Figure, OomOrigin, ProcessShare
+from gpumem.trace.oom_message import IMPOSSIBLE_BYTES, Figure, OomOrigin, ProcessShare
 
 PROCESSES_NAMED = 4
 _ROUNDING_ORIGINS = (OomOrigin.TORCH, OomOrigin.TRACE)
@@ -46,6 +46,9 @@ def find_oom_findings(found: OomVerdict) -> Sequence[OomFinding]:
 
 
 def _on_capacity(found: OomVerdict) -> Iterator[OomFinding]:
+    if found.facts.asked is not None and found.facts.asked.byte_count >= IMPOSSIBLE_BYTES:
+        yield OomFinding(OomCode.IMPOSSIBLE_REQUEST)
+        return
     yield OomFinding(OomCode.NEED_LESS, _bytes(found.short))
     yield from _on_processes(found)
     yield OomFinding(OomCode.RECORD)
@@ -165,9 +168,15 @@ def _explanations(found: OomVerdict) -> Iterator[OomFinding]:
     own = listed_as_other(facts)
     if own is not None:
         yield OomFinding(OomCode.PROCESS_IS_THIS_ONE, _bytes(own.used), own.pid)
-    if facts.origin is OomOrigin.TORCH and (facts.free is None or facts.idle is None) and not facts.is_preemptive:
+    if facts.origin is OomOrigin.TORCH and (facts.free is None or facts.idle is None) and not _is_short(found):
         yield OomFinding(OomCode.MESSAGE_CUT)
     yield from _on_segment(found)
+
+
+def _is_short(found: OomVerdict) -> bool:
+    """Whether the error says no more of itself: refused before the driver was asked."""
+    asked = found.facts.asked
+    return found.facts.is_preemptive or (asked is not None and asked.byte_count >= IMPOSSIBLE_BYTES)
 
 
 def _on_segment(found: OomVerdict) -> Iterator[OomFinding]:

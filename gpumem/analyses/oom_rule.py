@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from gpumem.trace.oom_message import Figure, OomOrigin, ProcessShare
+from gpumem.trace.oom_message import IMPOSSIBLE_BYTES, Figure, OomOrigin, ProcessShare
 from gpumem.units import GIB, MIB
 
 SMALL_REQUEST_BYTES_MAX = MIB
@@ -63,6 +63,7 @@ class OomCode(Enum):
     SEGMENT_ROUNDED = "segment_rounded"
     WITHIN_ROUNDING = "within_rounding"
     # What is peculiar about the figures
+    IMPOSSIBLE_REQUEST = "impossible_request"
     LARGER_THAN_CARD = "larger_than_card"
     SETTING_CANNOT_HELP = "setting_cannot_help"
     LIMIT_NOT_NAMED = "limit_not_named"
@@ -289,6 +290,8 @@ class _Rule:
         facts = self._facts
         if facts.is_preemptive:
             return Verdict.LIMIT
+        if facts.asked is not None and facts.asked.byte_count >= IMPOSSIBLE_BYTES:
+            return Verdict.CAPACITY
         if self._exceeds(facts.allocated, facts.card) or self._exceeds(facts.reserved, facts.card):
             return Verdict.UNKNOWN if is_held_elsewhere(facts) else Verdict.SPILL
         if facts.asked is None:
@@ -367,6 +370,8 @@ def _implied_fraction(facts: OomFacts) -> float | None:
 def _request_range(facts: OomFacts) -> tuple[int, int] | None:
     """What the program may have asked for, from the segment that PyTorch's allocator wanted."""
     asked = facts.asked
+    if asked is not None and asked.byte_count >= IMPOSSIBLE_BYTES:
+        return None
     if facts.request is not None:
         return facts.request.low, facts.request.high
     if asked is None or facts.origin is not OomOrigin.TORCH or facts.is_preemptive:

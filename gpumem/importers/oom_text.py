@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from gpumem.trace.oom_message import Figure, OomMessage, OomOrigin, ProcessShare
+from gpumem.trace.oom_message import IMPOSSIBLE_BYTES, Figure, OomMessage, OomOrigin, ProcessShare
 from gpumem.units import GIB, KIB, MIB, TIB
 
 MESSAGE_CHARACTERS_MAX = 4096
@@ -29,9 +29,6 @@ MESSAGE_CHARACTERS_MAX = 4096
 
 _UNITS = {"bytes": 1, "byte": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB}
 _UNITS |= {"kb": KIB, "mb": MIB, "gb": GIB}  # of PyTorch before 1.0, which meant powers of two by them
-_IMPOSSIBLE_BYTES = 1 << 60
-"""What is not known is printed as 2^64 - 1 bytes: 17179869184.00 GiB."""
-
 _BYTES = r"(\d[\d,]{0,24}(?:\.\d{1,6})?)(bytes|byte|B|[KMGT]i?B)"
 _STARTS = (
     (OomOrigin.TORCH, r"\b[A-Z]{2,5} out of memory\.? ?(?:Tried to allocate|Allocation was preemptively|(?=.{0,16}$))"),
@@ -39,13 +36,17 @@ _STARTS = (
     (OomOrigin.TORCH, r"Preemptively rejecting allocation: requested"),
     (OomOrigin.TORCH_ASYNC, r"Allocation on device \d{1,4} would exceed allowed memory"),
     (OomOrigin.CUPY, r"Out of memory allocating (?=[\d,]{1,30} bytes)|out of memory to allocate (?=\d{1,30} bytes)"),
-    (OomOrigin.GPUMEM, r"Out of memory on device (?=\d{1,4} \()"),
+    (
+        OomOrigin.GPUMEM,
+        r"Out of memory on device (?=\d{1,4} \()|\d{1,30} bytes cannot be allocated: a request is 1 EiB",
+    ),
     (
         OomOrigin.LIBRARY,
         (
             r"(?:CUDA|HIP) error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY"
             r"|CU[A-Z]{2,9}_STATUS_ALLOC_FAILED|[Cc]uda failure (?:\d{1,3} )?'out of memory'"
-            r"|RESOURCE_EXHAUSTED: Out of memory|\b(?:CUDA|HIP) out of memory\b"
+            r"|[Cc]uda runtime error \(2\) ?: out of memory|cudaMalloc\w{0,8} failed: out of memory"
+            r"|std::bad_alloc: out_of_memory|RESOURCE_EXHAUSTED: Out of memory|\b(?:CUDA|HIP) out of memory\b"
         ),
     ),
 )
@@ -56,7 +57,7 @@ _WHOLE = {
     OomOrigin.TORCH: r"PyTorch but unallocated|in total by PyTorch\)|cached\)|1EB memory|size: {bytes}|% of {bytes}\)",
     OomOrigin.TORCH_ASYNC: r"PyTorch limit[^:]*: {bytes}",
     OomOrigin.CUPY: r"bytes\)",
-    OomOrigin.GPUMEM: r"are in use",
+    OomOrigin.GPUMEM: r"are in use|1 EiB at most",
     OomOrigin.LIBRARY: "",
 }
 
@@ -117,7 +118,7 @@ def _figure(match: re.Match[str] | None, first: int = 1) -> Figure | None:
         return None
     digits, unit = match[first].replace(",", ""), _UNITS[match[first + 1].lower()]
     byte_count = round(float(digits) * unit)
-    if byte_count >= _IMPOSSIBLE_BYTES:
+    if byte_count >= IMPOSSIBLE_BYTES:
         return None
     decimals = len(digits.partition(".")[2])
     return Figure(byte_count, 0 if unit == 1 else -(-unit // (2 * 10**decimals)))
@@ -130,6 +131,8 @@ def _search(pattern: str, text: str) -> Figure | None:
 def _parse_torch(text: str) -> OomMessage | None:
     if _match("(?:P|p)reemptively reject", text) is not None:
         return _parse_preemptive(text)
+    if _match("Tried to allocate more than 1EB", text) is not None:
+        return OomMessage(OomOrigin.TORCH, asked=Figure(IMPOSSIBLE_BYTES))
     asked = _search(r"Tried to allocate {bytes}", text)
     if asked is None:
         return None
@@ -223,6 +226,9 @@ def _parse_cupy(text: str) -> OomMessage:
 
 
 def _parse_gpumem(written: str, text: str) -> OomMessage | None:
+    impossible = re.match(r"(\d{1,30})bytescannotbeallocated", text)
+    if impossible is not None:
+        return OomMessage(OomOrigin.GPUMEM, asked=Figure(int(impossible[1])))
     start = _match(r"Out of memory on device (\d{1,4}) \(.{0,200}?\): {bytes} were asked for", text)
     if start is None:
         return None

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import shlex
 
-from gpumem.analyses.oom_rule import OomCode, OomFinding, OomVerdict, Verdict
+from gpumem.analyses.oom_rule import OomCode, OomFinding, OomVerdict, Verdict, is_held_elsewhere
 from gpumem.render.text import printable
-from gpumem.trace.oom_message import Figure, OomOrigin
+from gpumem.trace.oom_message import IMPOSSIBLE_BYTES, Figure, OomOrigin
 from gpumem.units import format_bytes
 
 EXPANDABLE_SETTING = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -154,6 +154,8 @@ def _owners(origin: OomOrigin) -> str:
 
 def _capacity(found: OomVerdict) -> str:
     facts = found.facts
+    if facts.asked is not None and facts.asked.byte_count >= IMPOSSIBLE_BYTES:
+        return "Capacity: more than 1 EiB (2^60 bytes) were asked for, which no memory has."
     if facts.idle is None or found.short is None:
         return (
             f"Capacity: {_bytes(facts.asked)} were asked for in one piece, more than the card's {_bytes(facts.card)}."
@@ -225,6 +227,11 @@ def _unknown(found: OomVerdict) -> str:
             f"Unknown: {_bytes(facts.asked)} were refused with {_bytes(facts.free)} free on the card, and the error is "
             f"cut off before it says what lay idle in {_owners(facts.origin)} reserve."
         )
+    if is_held_elsewhere(facts):
+        return (
+            f"Unknown: {OWNERS[facts.origin]} counts {_bytes(facts.reserved)} as its own, but this process holds "
+            f"{_bytes(facts.process)} of the card's {_bytes(facts.card)}."
+        )
     return "Unknown: the figures of this error contradict one another."
 
 
@@ -268,6 +275,10 @@ _TEXTS = {
     ),
     OomCode.SEGMENT_ROUNDED: "",
     OomCode.WITHIN_ROUNDING: "",
+    OomCode.IMPOSSIBLE_REQUEST: (
+        "Look at the shape that the line at fault computes: a size went negative, overflowed, or multiplied where it "
+        "should not have."
+    ),
     OomCode.LARGER_THAN_CARD: "The one request is larger than the whole card ({amount}): look at its shape first.",
     OomCode.SETTING_CANNOT_HELP: (
         "The error's own advice, expandable_segments, cannot help: it makes use of idle bytes, and there are {amount}."
@@ -345,6 +356,6 @@ _ADVICE = frozenset(
         OomCode.SET_EXPANDABLE, OomCode.EXPANDABLE_IS_ON, OomCode.SET_MAX_SPLIT, OomCode.TRY_REPLAY, OomCode.RETRY,
         OomCode.RAISE_LIMIT, OomCode.FIND_LIMIT, OomCode.LEAVE_ROOM, OomCode.LOOK_AT_PROCESS, OomCode.NEED_LESS,
         OomCode.FIND_HIDDEN_PROCESSES, OomCode.CUT_OWN_OUTSIDE, OomCode.FREE_GRAPHS, OomCode.STOP_SPILLING,
-        OomCode.WATCH_DRIVER, OomCode.RECORD, OomCode.ALSO_FRAGMENTED,
+        OomCode.IMPOSSIBLE_REQUEST, OomCode.WATCH_DRIVER, OomCode.RECORD, OomCode.ALSO_FRAGMENTED,
     }
 )  # fmt: skip

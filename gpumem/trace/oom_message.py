@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+IMPOSSIBLE_BYTES = 1 << 60
+"""No memory has as many. Allocators refuse such a request at once; and 2^64 - 1 bytes are printed for "not known"."""
+
 
 class OomOrigin(Enum):
     """Whose error it is."""

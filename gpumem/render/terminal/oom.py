@@ -27,12 +27,13 @@ from gpumem.render.oom_words import (
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import printable
-from gpumem.trace.oom_message import Figure, OomOrigin
+from gpumem.trace.oom_message import IMPOSSIBLE_BYTES, Figure, OomOrigin
 from gpumem.units import counted, format_bytes, format_count, format_share
 
 DEFAULT_TOP = 16
 _BYTES_WIDTH = 12
 _SHARE_WIDTH = 9
+_OVERVIEW_WIDTH = 80
 _INDENT = "   "
 
 
@@ -94,12 +95,12 @@ def _overview(findings: OomLogFindings, page: Page, top: int) -> Iterator[Text]:
     for line in theme.wrap(head, page.width):
         yield Text(line, style=theme.TITLE)
     yield Text("")
-    yield Text(_row("rank", "GPU", "line", "asked", "free", "idle", "missing", "verdict"), style=theme.QUIET)
+    yield Text(_row(page, "rank", "GPU", "line", "asked", "free", "idle", "missing", "verdict"), style=theme.QUIET)
     shown = list(messages[:top])
     if findings.worst not in shown:
         shown = [*shown[:-1], findings.worst]
     for one in shown:
-        row = _message_row(one)
+        row = _message_row(one, page)
         if one.found.worker is not None and len(row) + 12 < page.width:
             row += "  " + theme.shorten(printable(one.found.worker), page.width - len(row) - 2, page.glyphs.ellipsis)
         yield Text(row, style=theme.FIGURE if one is findings.worst else "")
@@ -112,17 +113,22 @@ def _overview(findings: OomLogFindings, page: Page, top: int) -> Iterator[Text]:
     yield Text("The one to look at first:", style=theme.QUIET)
 
 
-def _row(*cells: str) -> str:
-    widths = (5, 4, 8, 12, 12, 12, 12)
-    return "".join(fit_right(cell, width) for cell, width in zip(cells, widths, strict=False)) + f"  {cells[-1]}"
+def _row(
+    page: Page, rank: str, device: str, line: str, asked: str, free: str, idle: str, missing: str, kind: str
+) -> str:
+    """A row of the overview; a narrow page leaves out what the verdict follows from."""
+    cells = [(rank, 5), (device, 4), (line, 8), (asked, 12), (free, 12), (idle, 12), (missing, 12)]
+    if page.width < _OVERVIEW_WIDTH:
+        del cells[4:6]
+    return "".join(fit_right(cell, width) for cell, width in cells) + f"  {kind}"
 
 
-def _message_row(one: ExplainedMessage) -> str:
+def _message_row(one: ExplainedMessage, page: Page) -> str:
     found, facts = one.found, one.verdict.facts
     rank = "-" if found.rank is None else str(found.rank)
     device = "-" if found.message.device is None else str(found.message.device)
     return _row(
-        rank, device, format_count(found.line), _cell(facts.asked), _cell(facts.free), _cell(facts.idle),
+        page, rank, device, format_count(found.line), _cell(facts.asked), _cell(facts.free), _cell(facts.idle),
         _cell(one.verdict.short), verdict_word(one.verdict.verdict),
     )  # fmt: skip
 
@@ -166,7 +172,7 @@ def _where(findings: OomLogFindings, one: ExplainedMessage) -> list[str]:
 def _arithmetic_lines(found: OomVerdict, page: Page) -> Iterator[Text]:
     """The figures with the card beside them, and a blank line; nothing where none is known."""
     facts = found.facts
-    if facts.asked is None:
+    if facts.asked is None or facts.asked.byte_count >= IMPOSSIBLE_BYTES:
         return
     rows = [(label, figure, remark) for label, figure, remark in _rows(found) if figure is not None]
     width = max(len(label) for label, _, _ in rows) + 1
@@ -197,6 +203,7 @@ def _rows(found: OomVerdict) -> Sequence[tuple[str, Figure | None, str]]:
         (f"held by {owner}", facts.reserved if _is_worth_a_row(facts, found) else None, "in use and idle"),
         ("its limit", facts.limit, ""),
         ("left by that limit", found.limit_room if is_limited else None, ""),
+        ("this process, by NVML", None if found.outside is outside else facts.process, ""),
         (f"outside {owner}", outside, _outside_text(found)),
         ("the card", facts.card, ""),
     )

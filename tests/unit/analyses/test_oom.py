@@ -306,8 +306,20 @@ CASES: dict[str, tuple[str, Verdict, float | None, float | None]] = {
         gpumem("512.00 MiB", of="8.00 GiB", free="4.00 GiB", held="3.75 GiB", used="3.75 GiB", limit="4.00 GiB"),
         LIMIT, 4 * G, None,
     ),
+    # Requests that no memory could serve
+    "PyTorch, absurd": (
+        "RuntimeError: CUDA out of memory. Tried to allocate more than 1EB memory.", CAPACITY, None, None,
+    ),
+    "gpumem, absurd": (
+        "1152921504606846977 bytes cannot be allocated: a request is 1 EiB at most.", CAPACITY, None, None,
+    ),
     # Errors that have no figures of the card
     "CUDA": ("RuntimeError: CUDA error: out of memory", UNKNOWN, None, None),
+    "CUDA, PyTorch 0.4": (
+        "RuntimeError: cuda runtime error (2) : out of memory at /build/THCStorage.cu:58", UNKNOWN, None, None,
+    ),
+    "RMM": ("MemoryError: std::bad_alloc: out_of_memory: CUDA error at: memory_resource.hpp", UNKNOWN, None, None),
+    "llama.cpp": ("allocating 4096.00 MiB on device 0: cudaMalloc failed: out of memory", UNKNOWN, None, None),
     "CUDA, bare": ("RuntimeError: CUDA out of memory.", UNKNOWN, None, None),
     "runtime": ("CUDARuntimeError: cudaErrorMemoryAllocation: out of memory", UNKNOWN, None, None),
     "cuBLAS": (
@@ -438,6 +450,8 @@ def test_other_processes_come_first_and_the_largest_of_them() -> None:
         ("2.1, refused with 42 MiB free", OomCode.LEAVE_ROOM),
         ("cuBLAS", OomCode.LEAVE_ROOM),
         ("CuPy, a limit", OomCode.RAISE_LIMIT),
+        ("PyTorch, absurd", OomCode.IMPOSSIBLE_REQUEST),
+        ("gpumem, absurd", OomCode.IMPOSSIBLE_REQUEST),
     ],
 )
 def test_most_useful_advice_comes_first(name: str, first: OomCode) -> None:

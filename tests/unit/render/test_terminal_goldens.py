@@ -201,6 +201,13 @@ def test_error_explained_looks_like_its_golden(name: str, golden: Golden) -> Non
     assert len(text.plain.splitlines()) <= OOM_LINES_MAX.get(name, 30)
 
 
+def test_overview_of_ranks_fits_a_narrow_page() -> None:
+    text = render_oom(explain_log(read_oom_text(OOM_LOGS["ranks"])), Page(64, ASCII), top=4)
+    lines = checked(text, Page(64, ASCII)).splitlines()
+    assert lines[3] == " rank GPU    line       asked     missing  verdict"
+    assert lines[8] == "5 more errors; --top 9 shows all"
+
+
 @pytest.mark.parametrize("name", ["training_oom", "near_capacity"])
 def test_heap_at_an_error_looks_like_its_golden(name: str, golden: Golden) -> None:
     trace = TRACES[name]()

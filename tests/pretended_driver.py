@@ -21,6 +21,7 @@ driver = ctypes.CDLL("libcuda.so.1")
 driver.pretend_used_bytes.restype = ctypes.c_size_t
 driver.pretend_card.argtypes = (ctypes.c_size_t, ctypes.c_int)
 driver.pretend_finish.argtypes = (ctypes.c_uint64,)
+driver.pretend_destroy.argtypes = (ctypes.c_uint64,)
 used = driver.pretend_used_bytes
 """
 

@@ -271,14 +271,27 @@ DeviceStatus CudaDevice::record_event(uint64_t stream, DeviceEvent* event) {
   cuda::Event taken = nullptr;
   DeviceStatus status = take_event(&taken);
   if (status != DeviceStatus::kOk) return DeviceStatus::kFailed;
-  status = status_of("cuEventRecord", driver_->record_event(taken, stream_of(stream)));
-  if (status != DeviceStatus::kOk) {
-    idle_events_.push_back(taken);
-    return DeviceStatus::kFailed;
-  }
+  cuda::Result result = driver_->record_event(taken, stream_of(stream));
+  if (result != cuda::kSuccess) idle_events_.push_back(taken);
+  if (result == cuda::kInvalidHandle) return wait_for_destroyed(event);
+  if (status_of("cuEventRecord", result) != DeviceStatus::kOk) return DeviceStatus::kFailed;
   event->value = next_event_++;
   streams_[stream].push_back(RecordedEvent{taken, event->value});
   return status;
+}
+
+DeviceStatus CudaDevice::wait_for_destroyed(DeviceEvent* event) {
+  if (status_of("cuCtxSynchronize", driver_->wait_context()) != DeviceStatus::kOk) return DeviceStatus::kFailed;
+  event->value = next_event_++;
+  over_.push_back(event->value);
+  return DeviceStatus::kOk;
+}
+
+bool CudaDevice::take_over(DeviceEvent* event) {
+  if (over_.empty()) return false;
+  event->value = over_.front();
+  over_.pop_front();
+  return true;
 }
 
 void CudaDevice::finish_first(std::map<uint64_t, StreamEvents>::iterator stream, DeviceEvent* event) {
@@ -289,8 +302,8 @@ void CudaDevice::finish_first(std::map<uint64_t, StreamEvents>::iterator stream,
 }
 
 DeviceStatus CudaDevice::poll_event(DeviceEvent* event, bool* found) {
-  *found = false;
-  if (streams_.empty()) return DeviceStatus::kOk;
+  *found = take_over(event);
+  if (*found || streams_.empty()) return DeviceStatus::kOk;
   Call call(this);
   if (!call.is_current()) return DeviceStatus::kFailed;
   for (auto stream = streams_.begin(); stream != streams_.end(); ++stream) {
@@ -305,6 +318,7 @@ DeviceStatus CudaDevice::poll_event(DeviceEvent* event, bool* found) {
 }
 
 DeviceStatus CudaDevice::wait_event(DeviceEvent* event) {
+  if (take_over(event)) return DeviceStatus::kOk;
   GM_CHECK(!streams_.empty());
   Call call(this);
   if (!call.is_current()) return DeviceStatus::kFailed;
@@ -317,7 +331,9 @@ DeviceStatus CudaDevice::wait_event(DeviceEvent* event) {
 DeviceStatus CudaDevice::synchronise(uint64_t stream) {
   Call call(this);
   if (!call.is_current()) return DeviceStatus::kFailed;
-  return status_of("cuStreamSynchronize", driver_->wait_stream(stream_of(stream)));
+  cuda::Result result = driver_->wait_stream(stream_of(stream));
+  if (result == cuda::kInvalidHandle) return status_of("cuCtxSynchronize", driver_->wait_context());
+  return status_of("cuStreamSynchronize", result);
 }
 
 DeviceStatus CudaDevice::memory(DeviceMemory* memory) {

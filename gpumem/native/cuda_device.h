@@ -4,7 +4,8 @@
 // know: pools, blocks, who asked. One lock around each call is the caller's.
 //
 // Each call makes the primary context current for its duration and lets the driver act although some stream may be
-// captured into a CUDA graph.
+// captured into a CUDA graph. Of a stream that the program has destroyed nothing can be learnt any more: the whole
+// context is waited for in its place.
 #pragma once
 
 #include <deque>
@@ -71,6 +72,8 @@ class CudaDevice : public Device {
   void unmap_pages(uint64_t address, uint64_t bytes, uint64_t page_bytes);
   uint64_t page_bytes_at(uint64_t address) const;
   DeviceStatus take_event(cuda::Event* event);
+  DeviceStatus wait_for_destroyed(DeviceEvent* event);
+  bool take_over(DeviceEvent* event);
   void finish_first(std::map<uint64_t, StreamEvents>::iterator stream, DeviceEvent* event);
 
   const cuda::Functions* driver_;
@@ -82,6 +85,7 @@ class CudaDevice : public Device {
   uint64_t used_bytes_ = 0;                    // segments and mapped pages
   std::map<uint64_t, uint64_t> reservations_;  // address -> bytes of a page
   std::map<uint64_t, StreamEvents> streams_;   // events not yet reported; never an empty queue
+  std::deque<uint64_t> over_;                  // events of destroyed streams, not yet reported
   std::vector<cuda::Event> idle_events_;       // kept for later use
   uint64_t next_event_ = 1;
   std::string last_error_;

@@ -61,7 +61,8 @@ void load(void* library, Functions* functions, std::string* why) {
       .take("cuEventRecord", &functions->record_event)
       .take("cuEventQuery", &functions->query_event)
       .take("cuEventSynchronize", &functions->wait_event)
-      .take("cuStreamSynchronize", &functions->wait_stream);
+      .take("cuStreamSynchronize", &functions->wait_stream)
+      .take("cuCtxSynchronize", &functions->wait_context);
 }
 
 Opened open_driver() {

@@ -20,6 +20,7 @@ using Event = struct EventTag*;
 
 constexpr Result kSuccess = 0;
 constexpr Result kOutOfMemory = 2;
+constexpr Result kInvalidHandle = 400;
 constexpr Result kNotReady = 600;
 constexpr unsigned kEventWithoutTiming = 2;
 constexpr int kCaptureRelaxed = 2;
@@ -89,6 +90,7 @@ struct Functions {
   Result (*query_event)(Event event);
   Result (*wait_event)(Event event);
   Result (*wait_stream)(Stream stream);
+  Result (*wait_context)();
 };
 
 // The opened and initialised driver; null with the reason when there is none. Opened once, kept for good.

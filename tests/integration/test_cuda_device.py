@@ -111,6 +111,28 @@ def test_a_free_waits_for_the_streams_that_use_the_block(driver: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_a_destroyed_stream_is_waited_for_by_the_whole_context(driver: Path, settings: str) -> None:
+    check(
+        driver,
+        f"""
+        with gpumem.Allocator("cuda", settings={settings!r}) as a:
+            own, other = a.alloc(4 * MIB, stream=0x70), a.alloc(4 * MIB)
+            a.record_stream(other, 0x70)
+            driver.pretend_destroy(0x70)
+            assert driver.pretend_context_waits() == 0
+            a.free(other)
+            assert (driver.pretend_context_waits(), a.stats().pending_bytes) == (1, 4 * MIB)
+            assert a.alloc(4 * MIB) == other and a.stats().pending_bytes == 0
+            a.record_stream(other, 0x70)
+            a.free(other)
+            a.free(own)
+            a.empty_cache()
+            assert used() == 0 and a.stats().pending_bytes == 0
+        """,
+    )
+
+
 def test_memory_is_asked_for_while_a_graph_is_captured(driver: Path) -> None:
     check(
         driver,

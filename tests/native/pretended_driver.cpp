@@ -22,6 +22,7 @@ constexpr size_t kGranule = 2 * kMiB;
 constexpr int kSuccess = 0;
 constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
+constexpr int kInvalidHandle = 400;
 constexpr int kNotReady = 600;
 
 struct Event {
@@ -41,6 +42,8 @@ struct State {
   std::map<Address, size_t> handles;
   std::map<uint64_t, uint64_t> queued;  // work begun by stream
   std::map<uint64_t, uint64_t> done;    // work finished by stream
+  std::set<uint64_t> destroyed;         // streams
+  int context_wait_count = 0;
   Address next_handle = 1;
   int retained = 0;
   bool is_captured = false;
@@ -121,6 +124,14 @@ EXPORT void pretend_capture(int is_captured) {
 EXPORT void pretend_finish(uint64_t stream) {
   std::lock_guard<std::mutex> lock(driver_mutex());
   state().done[stream] = state().queued[stream];
+}
+EXPORT void pretend_destroy(uint64_t stream) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
+  state().destroyed.insert(stream);
+}
+EXPORT int pretend_context_waits() {
+  std::lock_guard<std::mutex> lock(driver_mutex());
+  return state().context_wait_count;
 }
 EXPORT void pretend_failure(const char* call, int result) {
   std::lock_guard<std::mutex> lock(driver_mutex());
@@ -324,6 +335,7 @@ EXPORT int cuEventRecord(Event* event, void* stream) {
   std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
   if (int result = failure_of("cuEventRecord")) return result;
+  if (state().destroyed.count(reinterpret_cast<uintptr_t>(stream))) return kInvalidHandle;
   event->stream = reinterpret_cast<uintptr_t>(stream);
   event->work = ++state().queued[event->stream];
   return kSuccess;
@@ -343,7 +355,14 @@ EXPORT int cuEventSynchronize(Event* event) {
 EXPORT int cuStreamSynchronize(void* stream) {
   std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(false);
-  if (reinterpret_cast<uintptr_t>(stream) == 0xbad) return kInvalidValue;
+  if (state().destroyed.count(reinterpret_cast<uintptr_t>(stream))) return kInvalidHandle;
   state().done[reinterpret_cast<uintptr_t>(stream)] = state().queued[reinterpret_cast<uintptr_t>(stream)];
   return kSuccess;
+}
+EXPORT int cuCtxSynchronize() {
+  std::lock_guard<std::mutex> lock(driver_mutex());
+  check_call(false);
+  ++state().context_wait_count;
+  for (const auto& [stream, work] : state().queued) state().done[stream] = work;
+  return failure_of("cuCtxSynchronize");
 }

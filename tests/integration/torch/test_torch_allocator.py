@@ -172,6 +172,6 @@ def test_out_of_memory_says_what_nvml_lists(driver: Path, torch_oom: Path, tmp_p
     text = run_torch_oom(torch_oom, variables)[1]
     others = "".join(f"Process {5000 + number} has 1024.00 KiB memory in use. " for number in range(3, 3 + more))
     assert (
-        "of which 62.00 MiB is free. Process 4711 has 3.00 GiB memory in use. Including non-PyTorch memory, this process "
-        f"has 500.00 MiB memory in use. {others}Of the allocated memory 1024 bytes is allocated by PyTorch"
+        "of which 62.00 MiB is free. Process 4711 has 3.00 GiB memory in use. Including non-PyTorch memory, this "
+        f"process has 500.00 MiB memory in use. {others}Of the allocated memory 1024 bytes is allocated by PyTorch"
     ) in text

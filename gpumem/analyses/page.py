@@ -34,6 +34,8 @@ VIEWS_DRAWN = 64
 """Views with figures; of further ones the table of processes tells."""
 SITES_LISTED = 3000
 """Sites in the tables, of all views together."""
+STACKS_LISTED = 4000
+"""Stacks that bands and heap maps tell, of all views together."""
 MARKS_KEPT = 1000
 DIFF_GROUPS_LISTED = 150
 
@@ -110,6 +112,7 @@ class Detail:
     sites: int
     bands: int
     cells: int
+    stacks: int
 
     @classmethod
     def of(cls, view_count: int) -> Detail:
@@ -121,6 +124,7 @@ class Detail:
             max(40, SITES_LISTED // count),
             max(150, min(BANDS_MAX, 2 * BANDS_MAX // count)),
             max(2000, CELLS_MAX // count),
+            max(100, STACKS_LISTED // count),
         )
 
 
@@ -176,7 +180,9 @@ def _find_views(
         scan = scans.get(device)
         canvases = None
         if scan is not None:
-            canvases = find_canvases(trace, scan, bands_max=detail.bands, cells_max=detail.cells)
+            canvases = find_canvases(
+                trace, scan, bands_max=detail.bands, cells_max=detail.cells, stacks_max=detail.stacks
+            )
         rows = _site_rows(of_device, share)
         yield PageView(
             number,

@@ -5,7 +5,7 @@ Owns: finding both from one scan, and the list of stacks that they share. Must n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +19,12 @@ from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.scan import DeviceScan
 from gpumem.heap.stops import heaps_at
 from gpumem.trace.model import Frame, Trace
-from gpumem.vocabulary import StackId
+from gpumem.vocabulary import FrameId, StackId
 
 FRAMES_MAX = 40
 """Innermost frames kept of a stack."""
+CHARACTERS_MAX = 1 << 20
+"""Of the frames of a page's stacks, each frame counted once: those of further stacks are not kept, but their sites."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class ListedStack:
 
 @dataclass(frozen=True, slots=True)
 class PageCanvases:
-    """One device's pictures; `stacks`, by their number, are all that they name."""
+    """One device's pictures; `stacks`, by their number, are those they name that hold most."""
 
     bands: Bands
     heap: HeapMoments
@@ -46,7 +48,7 @@ class PageCanvases:
     stacks: Sequence[ListedStack]
 
 
-def find_canvases(trace: Trace, scan: DeviceScan, *, bands_max: int, cells_max: int) -> PageCanvases:
+def find_canvases(trace: Trace, scan: DeviceScan, *, bands_max: int, cells_max: int, stacks_max: int) -> PageCanvases:
     """The pictures of the device of `scan`, a scan of the whole trace."""
     bands = find_bands(trace, scan.device, bands_max=bands_max, scan=scan)
     chosen = choose_moments(trace, scan)
@@ -54,19 +56,37 @@ def find_canvases(trace: Trace, scan: DeviceScan, *, bands_max: int, cells_max: 
     heaps = heaps_at(trace, [one.event for one in instants], device=scan.device, carried=CARRIED)
     heap = find_heap_moments(trace, scan.device, chosen, heaps, cells_max=cells_max)
     ledgers = find_ledgers(trace, instants, scan.device, heaps)
-    named = [np.zeros(1, np.int64), bands.bands.stack, *(one.cells.stack for one in heap.moments)]
-    pins = [pin.stack for one in heap.moments for pinned in one.pinned for pin in pinned.pins]
-    numbers = np.unique(np.concatenate([*named, np.array(pins, np.int64)]))
-    return PageCanvases(bands, heap, ledgers, list_stacks(trace, numbers.tolist()))
+    return PageCanvases(bands, heap, ledgers, _list_stacks(trace, _heaviest(bands, heap, stacks_max)))
 
 
-def list_stacks(trace: Trace, stacks: Iterable[int]) -> list[ListedStack]:
-    """The stacks with their sites and frames, in the order given."""
+def _heaviest(bands: Bands, heap: HeapMoments, stacks_max: int) -> list[int]:
+    """The stacks that are named, those of the largest bands, blocks and pins first."""
+    pins = [pin for one in heap.moments for pinned in one.pinned for pin in pinned.pins]
+    columns = [
+        (np.zeros(1, np.int64), np.full(1, np.iinfo(np.int64).max)),
+        (bands.bands.stack, bands.bands.held_bytes),
+        *((one.cells.stack, one.cells.cell_bytes) for one in heap.moments),
+        (np.array([pin.stack for pin in pins], np.int64), np.array([pin.held_bytes for pin in pins], np.int64)),
+    ]
+    stack, held_bytes = (np.concatenate(column) for column in zip(*columns, strict=True))
+    order = np.lexsort((stack, -held_bytes))
+    _, first = np.unique(stack[order], return_index=True)
+    return [int(number) for number in stack[order][np.sort(first)[:stacks_max]]]
+
+
+def _list_stacks(trace: Trace, stacks: Sequence[int]) -> list[ListedStack]:
+    """The stacks by number, with their sites, and their frames while there is room: first come, first kept."""
     finder = SiteFinder(trace)
+    seen: set[FrameId] = set()
+    characters = 0
     listed = []
     for number in stacks:
-        stack = StackId(number)
-        rows = trace.stacks.frames_of(stack)
-        frames = tuple(trace.frames.frame(row) for row in rows[:FRAMES_MAX])
-        listed.append(ListedStack(stack, finder.site(stack), frames, len(rows)))
-    return listed
+        rows = trace.stacks.frames_of(StackId(number))
+        kept = rows[:FRAMES_MAX] if characters < CHARACTERS_MAX else []
+        frames = tuple(trace.frames.frame(row) for row in kept)
+        characters += sum(
+            len(frame.file) + len(frame.function) for row, frame in zip(kept, frames, strict=True) if row not in seen
+        )
+        seen.update(kept)
+        listed.append(ListedStack(StackId(number), finder.site(StackId(number)), frames, len(rows)))
+    return sorted(listed, key=lambda one: one.stack)

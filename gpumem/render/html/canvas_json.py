@@ -24,6 +24,8 @@ from gpumem.render.html.payload import Payload
 from gpumem.render.json_parts import Json
 
 BAND_COLUMNS = ("held_bytes", "requested_bytes", "start_event", "start_time_ns", "end_event", "end_time_ns")
+NOT_LISTED = -1
+"""The site of the stacks that the page does not list."""
 CELL_COLUMNS = ("segment", "offset", "cell_bytes", "state", "block_count", "event", "is_pinning")
 
 Integers = npt.NDArray[np.int64]
@@ -35,10 +37,13 @@ def canvas_documents(canvases: PageCanvases, sites: PageSites, payload: Payload)
     numbers = np.array([one.stack for one in canvases.stacks], np.int64)
 
     def places(stacks: Integers) -> Integers:
-        return np.searchsorted(numbers, stacks).astype(np.int64)
+        found = np.searchsorted(numbers, stacks).astype(np.int64)
+        is_listed = numbers[np.minimum(found, len(numbers) - 1)] == stacks
+        return np.where(is_listed, found, len(numbers))
 
+    not_listed: Json = {"site": NOT_LISTED, "frames": [], "frame_count": 0}
     return {
-        "stacks": [_stack(one, sites, payload) for one in canvases.stacks],
+        "stacks": [*(_stack(one, sites, payload) for one in canvases.stacks), not_listed],
         "bands": _bands(canvases.bands, places, payload),
         "heap": {
             "basis": canvases.heap.basis.value,

@@ -276,7 +276,7 @@ class BandsFigure {
     pen.textAlign = "left";
     for (const b of long.sort((one, other) => area(other) - area(one)).slice(0, LABELS_MAX)) {
       const [from, to, top, bottom] = longest.subarray(4 * b, 4 * b + 4);
-      const text = fitted(pen, `${GM.bytes(this.model.held_bytes[b])}  ${siteShort(this.stackOf(b).site)}`, (to - from) / ratio - 12);
+      const text = fitted(pen, `${GM.bytes(this.model.held_bytes[b])}  ${GM.siteName(this.stackOf(b).site)}`, (to - from) / ratio - 12);
       pen.fillStyle = GM.ink(painter.rgb[b]);
       if (text) pen.fillText(text, FRAME.left + from / ratio + 6, FRAME.top + (top + bottom) / 2 / ratio);
     }
@@ -421,8 +421,6 @@ function lifeText(model, band, found) {
   const span = GM.duration(model.end_time_ns[band] - model.start_time_ns[band]);
   return `${start} to ${GM.duration(model.end_time_ns[band])} (event ${GM.count(model.end_event[band])}): ${span}`;
 }
-
-const siteShort = (site) => GM.page.sites[site]?.function ?? "no Python stack";
 
 /* As much of a text as fits, with an ellipsis; nothing where that is little. */
 function fitted(pen, text, width) {

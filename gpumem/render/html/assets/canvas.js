@@ -241,6 +241,9 @@ GM.stackLines = (stack) => {
   return frames.length ? [site, GM.make("ol", {}, ...frames)] : [site];
 };
 
+/* A site in a word. */
+GM.siteName = (site) => GM.page.sites[site]?.function ?? (site < 0 ? "not listed" : "no Python stack");
+
 /* A legend of sites, each a button that marks it. */
 GM.siteLegend = (sites) => {
   const row = GM.make("div", { class: "legend", role: "group", "aria-label": "Sites" });

@@ -89,12 +89,14 @@ GM.fileName = (file) => GM.short(file.split("/").slice(-2).join("/"), 48);
 GM.frameText = (frame) => `${frame.function} (${frame.file}:${frame.line})`;
 
 GM.siteText = (number) => {
+  if (number < 0) return "a site that is not listed";
   const found = GM.page.sites[number];
   return found ? `${GM.short(found.function, 56)} (${GM.fileName(found.file)}:${found.line})` : "no Python stack";
 };
 
 GM.siteTitle = (number) => {
   const found = GM.page.sites[number];
+  if (number < 0) return "one of the smaller sites, which the page does not list";
   return found ? GM.frameText(found) : "blocks whose event has no Python stack";
 };
 

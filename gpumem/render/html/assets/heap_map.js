@@ -282,7 +282,7 @@ class HeapFigure {
 
   name(pen, cell, [x, y, wide, high], palette) {
     const site = this.siteOf(cell);
-    const text = GM.fitted(pen, GM.page.sites[site]?.function ?? "no Python stack", wide - 10);
+    const text = GM.fitted(pen, GM.siteName(site), wide - 10);
     if (!text) return;
     const colour = this.by === "site" ? palette.site(site) : this.moment.cells.state[cell] === PENDING ? palette.pending : palette.allocated;
     pen.fillStyle = GM.ink(this.marked !== null && this.marked !== site ? palette.background : colour);

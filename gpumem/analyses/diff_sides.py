@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.analyses.sites import SiteFinder
-from gpumem.heap.instants import Instant, find_instant
+from gpumem.heap.instants import Instant, find_instant, time_of
 from gpumem.heap.levels import basis_column
 from gpumem.heap.live import LiveTable
-from gpumem.heap.scan import DeviceScan, scan_trace
+from gpumem.heap.scan import DeviceScan, StateAt, scan_trace
 from gpumem.trace.model import DeviceFacts, Frame, Trace
-from gpumem.trace.moments import Moment
+from gpumem.trace.moments import Moment, Peak
 from gpumem.vocabulary import DeviceOrdinal, StackId
 
 
@@ -72,24 +72,42 @@ class TraceSide:
 
 def measure_side(trace: Trace, moment: Moment, devices: Collection[DeviceOrdinal] | None) -> TraceSide:
     """The devices that `trace` used (of `devices`, or all) at `moment`; raises MomentUnknown."""
-    instant = find_instant(trace, moment, devices=devices)
-    finder = _StackReader(trace)
-    facts = {one.device: one for one in trace.meta.devices}
-    scans = scan_trace(trace, devices=devices, event=instant.event)
-    measured = {scan.device: _device_side(trace, finder, facts.get(scan.device), scan) for scan in scans}
+    instant, scans = _scan_at(trace, moment, devices)
+    reader = _StackReader(trace)
+    facts = {DeviceOrdinal(one.device): one for one in trace.meta.devices}
+    measured = {
+        scan.device: _device_side(trace, reader, facts.get(scan.device, DeviceFacts(scan.device)), scan, state)
+        for scan, state in scans
+    }
     return TraceSide(instant, measured)
 
 
-def _device_side(trace: Trace, reader: _StackReader, facts: DeviceFacts | None, scan: DeviceScan) -> DeviceSide:
-    blocks = scan.state.blocks.select(~scan.state.blocks.pending)
+def _scan_at(
+    trace: Trace, moment: Moment, devices: Collection[DeviceOrdinal] | None
+) -> tuple[Instant, list[tuple[DeviceScan, StateAt]]]:
+    """The scan of every device, each with its state at the moment; the peak of one device is met on the way."""
+    if moment == Peak():
+        scans = scan_trace(trace, devices=devices)
+        if len(scans) == 1:
+            (scan,) = scans
+            event = scan.held_peak.event
+            return Instant(event, time_of(trace, event)), [(scan, StateAt(scan.peak_levels, scan.peak_blocks))]
+    instant = find_instant(trace, moment, devices=devices)
+    return instant, [(scan, scan.state) for scan in scan_trace(trace, devices=devices, event=instant.event)]
+
+
+def _device_side(
+    trace: Trace, reader: _StackReader, facts: DeviceFacts, scan: DeviceScan, state: StateAt
+) -> DeviceSide:
+    blocks = state.blocks.select(~state.blocks.pending)
     by_stack = _sum_by_stack(blocks, basis_column(trace))
     stackless_bytes, stackless_count = by_stack.pop(StackId(0), (0, 0))
     has_all = not trace.meta.history_truncated
     return DeviceSide(
-        facts=facts or DeviceFacts(scan.device),
-        held_bytes=scan.state.levels.held_bytes,
-        requested_bytes=scan.state.levels.requested_bytes,
-        reserved_bytes=scan.state.levels.reserved_bytes,
+        facts=facts,
+        held_bytes=state.levels.held_bytes,
+        requested_bytes=state.levels.requested_bytes,
+        reserved_bytes=state.levels.reserved_bytes,
         held_bytes_peak=scan.held_peak.peak_bytes if has_all else None,
         reserved_bytes_peak=scan.reserved_peak.peak_bytes if has_all else None,
         stacks=[reader.group(stack, held, count) for stack, (held, count) in by_stack.items()],

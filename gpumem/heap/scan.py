@@ -73,6 +73,8 @@ class DeviceScan:
     """Events in the window by the value of their flags, where the trace knows its blocks."""
     state: StateAt
     """After the event that was asked for, else at the end."""
+    peak_levels: Levels
+    """After the event of `held_peak`."""
 
     def count_flag(self, flag: EventFlag) -> int:
         """Events with this flag in the window."""
@@ -180,6 +182,7 @@ class _Progress:
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
     segments: SegmentHistory | None = None
     flag_counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(FLAG_VALUES, dtype=np.int64))
+    peak_levels: Levels = field(default_factory=Levels)
     peak_base: LiveTable | None = None
     peak_batch: tuple[DeviceBatch, int] | None = None
     oom_events: list[EventIndex] = field(default_factory=list)
@@ -187,7 +190,7 @@ class _Progress:
 
     def begin(self, event: EventIndex) -> None:
         """Peaks and counts start here, at the levels after `event`."""
-        self.start = self.levels
+        self.start = self.peak_levels = self.levels
         values = {
             "held": self.levels.held_bytes,
             "requested": self.levels.requested_bytes,
@@ -204,7 +207,7 @@ class _Progress:
             self.flag_counts += np.bincount(events["flags"] & (FLAG_VALUES - 1), minlength=FLAG_VALUES)
         position = self.peaks["held"].rise(levels.held_bytes, events)
         if position is not None:
-            self.peak_base, self.peak_batch = self.table, (events, position)
+            self.peak_base, self.peak_batch, self.peak_levels = self.table, (events, position), levels.at(position)
         self.peaks["active"].rise(levels.held_bytes + levels.pending_bytes, events)
         if self.basis is Basis.ALLOCATED:
             self.peaks["requested"].rise(levels.requested_bytes, events)
@@ -235,6 +238,7 @@ class _Progress:
             self.segments or SegmentHistory(self.device, ()),
             self.flag_counts.tolist(),
             self.state or StateAt(self.levels, self.table),
+            self.peak_levels,
         )
 
 

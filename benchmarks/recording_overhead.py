@@ -1,9 +1,9 @@
 """What recording costs on a GPU: alloc+free pairs under a deep stack, and a training step of a small language model.
 
 Compared in one run: bare, under PyTorch's own history with Python stacks, under gpumem, with gpumem attached but
-switched off, and (by --modes) on gpumem's own allocator. Each has a process of its own that stays; they take turns, one
-at a time, so that whatever the machine does to one it does to all. Prints a table of medians, the median ratio within a
-round, and the bars of docs/performance.md.
+switched off, and (by --modes) on gpumem's own allocator, or with no readings of NVML. Each has a process of its own
+that stays; they take turns, one at a time, so that whatever the machine does to one it does to all. Prints a table of
+medians, the median ratio within a round, and the bars of docs/performance.md.
 
     python benchmarks/recording_overhead.py -o overhead.json
 """
@@ -27,7 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 STACK_DEPTH = 23
 LOOPS = 5
-MODES = ("bare", "history", "gpumem", "off", "own")
+MODES = ("bare", "history", "gpumem", "off", "own", "unsampled", "off_unsampled")
 MODES_BY_DEFAULT = "bare,history,gpumem,off"
 BARS = {"pair": 1.10, "step": 1.02}
 OWN_BAR = 1.0
@@ -44,10 +44,11 @@ class Worker:
         self.steps = steps
         self.folder = tempfile.TemporaryDirectory()
         self.recording: Any = None
-        if mode in ("gpumem", "off", "own"):
+        if mode not in ("bare", "history"):
             import gpumem
 
-            self.recording = gpumem.record(Path(self.folder.name) / "overhead.gpumem")
+            interval = 0.0 if "unsampled" in mode else 0.1
+            self.recording = gpumem.record(Path(self.folder.name) / "overhead.gpumem", nvml_interval=interval)
             self.recording.start()
         if mode == "own":
             from gpumem.recorder import torch_hook
@@ -111,7 +112,7 @@ class Worker:
 
     def serve(self) -> None:
         """Answers "pair" and "step" with nanoseconds until the input ends; then ends the recording."""
-        if self.mode == "off":
+        if self.mode in ("off", "off_unsampled"):
             from gpumem import abi
 
             abi.set_events_enabled(False)

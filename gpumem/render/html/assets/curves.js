@@ -178,7 +178,7 @@ class Curves {
     const at = (mark) => (settings.axis === "time" ? mark.time_ns / this.unit : mark.event);
     const axis = settings.axis === "time" ? { ticksuffix: ` ${this.unitName}` } : { tickformat: ",d" };
     return {
-      height: HEIGHT + 22 * rows.length, margin: { l: this.plot.clientWidth < 700 ? 64 : 78, r: 12, t: 8, b: 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      ...GM.plotlySize(this.plot, HEIGHT + 22 * rows.length), margin: { l: this.plot.clientWidth < 700 ? 64 : 78, r: 12, t: 8, b: 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: GM.colour("text") },
       hovermode: "x", dragmode: "zoom", showlegend: false,
       xaxis: { ...axis, gridcolor: grid, zerolinecolor: grid, tickfont: { color: quiet }, anchor: rows.length ? "y2" : "y", range: this.range ?? this.everything(),
@@ -208,7 +208,7 @@ class Curves {
     const inside = tops.filter((one) => [this.word, "active", "reserved", "marked site"].includes(one.name));
     const stacked = this.heldAtShares && settings.mode === "sites" ? Math.max(0, ...this.heldAtShares) : 0;
     let top = Math.max(1, stacked, ...inside.map((one) => one.top));
-    if (!inside.length) top = Math.max(top, ...tops.map((one) => one.top));
+    if (!inside.length) top = Math.max(top, ...tops.filter((one) => one.name.startsWith("NVML")).map((one) => one.top));
     const near = settings.whole ? Infinity : 1.6 * top;
     top = Math.max(top, ...tops.map((one) => one.top).filter((bytes) => bytes <= near));
     const above = tops.filter((one) => one.top > top).map((one) => `${one.name}, ${GM.bytes(one.top)}`);

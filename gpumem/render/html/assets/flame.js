@@ -2,6 +2,8 @@
 /* The peak by call: an icicle, callers above what they call. */
 
 const ROW_HEIGHT = 24;
+const CHARACTER_WIDTH = 7;
+const LABEL_LEAST = 24;
 const KINDS = [["own", "Your code"], ["full", "All frames"], ["inverted", "From the allocating line"]];
 const settings = { kind: "own" };
 
@@ -39,12 +41,12 @@ class Flame {
     const colours = this.colours();
     const ids = Array.from(bytes, (_, at) => String(at));
     const data = {
-      type: "icicle", ids, labels: ids.map((_, at) => GM.plotlyText(this.label(at, isNarrow))), parents: Array.from(parent, (at) => (at < 0 ? "" : String(at))),
+      type: "icicle", ids, labels: ids.map((_, at) => GM.plotlyText(this.fitted(at, isNarrow))), parents: Array.from(parent, (at) => (at < 0 ? "" : String(at))),
       values: Array.from(bytes), branchvalues: "total", sort: false, hoverinfo: "none", textinfo: "label", tiling: { orientation: "v", pad: 1 },
       marker: { colors: colours, line: { width: 1, color: GM.colour("line") } }, insidetextfont: { size: 12, color: colours.map(inkOn) }, pathbar: { visible: true, thickness: 22 }, leaf: { opacity: 1 },
     };
     const layout = {
-      height: ROW_HEIGHT * (tree.depth + 1) + 40, margin: { l: 0, r: 0, t: 28, b: 4 }, paper_bgcolor: "rgba(0,0,0,0)",
+      ...GM.plotlySize(this.plot, ROW_HEIGHT * (tree.depth + 1) + 40), margin: { l: 0, r: 0, t: 28, b: 4 }, paper_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: GM.colour("text") }, uniformtext: { minsize: 10, mode: "hide" },
     };
     GM.plotly.react(this.plot, [data], layout, { displaylogo: false, responsive: true, displayModeBar: false });
@@ -72,6 +74,12 @@ class Flame {
     const function_name = GM.short(frame.function, 56);
     if (isShort) return function_name;
     return `${function_name} (${GM.fileName(frame.file)}:${frame.line})`;
+  }
+
+  /* The label, shortened to what its width shows; never so short that it says nothing once it is looked into. */
+  fitted(at, isShort) {
+    const width = (this.plot.clientWidth * this.nodes.bytes[at]) / this.nodes.bytes[0];
+    return GM.short(this.label(at, isShort), Math.max(LABEL_LEAST, Math.floor(width / CHARACTER_WIDTH)));
   }
 
   /* The colour of its site where a frame leads to one alone; pale where the marked site is not among its blocks. */

@@ -12,6 +12,7 @@
    GM.expose(name, fn)  adds fn() to GM.state, which is for reading
    Text is set by textContent alone; GM.plotlyText escapes what plotly would read as markup. */
 
+const SHEET_WIDTH = 700;
 const decoders = { i4: Int32Array, f8: Float64Array };
 const selectListeners = [];
 const exposed = {};
@@ -131,6 +132,12 @@ GM.choice = (id, label, options, chosen, choose) => {
 
 GM.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 GM.siteColour = (number) => (GM.page.sites[number] ? GM.colour(`site-${number % 10}`) : GM.colour("none"));
+
+/* The size of a figure of plotly's: the element's height, since print leaves it none, and the width of a sheet on paper. */
+GM.plotlySize = (element, height) => {
+  element.style.height = `${height}px`;
+  return { height, autosize: true, width: document.documentElement.dataset.printing ? SHEET_WIDTH : undefined };
+};
 
 GM.setTheme = (theme) => {
   if (theme) document.documentElement.dataset.theme = theme;

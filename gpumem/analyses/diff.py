@@ -93,6 +93,9 @@ def _compare_devices(before: DeviceSide | None, after: DeviceSide | None, basis:
         reserved_bytes=figure("reserved_bytes"),
         held_bytes_peak=figure("held_bytes_peak"),
         reserved_bytes_peak=figure("reserved_bytes_peak"),
+        nvml_process_bytes=BeforeAfter(
+            *(None if side is None else side.nvml_process_bytes for side in (before, after))
+        ),
         by_site=_checked(_in_order([*map(_group_diff, sites), *others]), held),
         by_stack=_checked(_in_order([*map(_group_diff, stacks), *others]), held),
     )

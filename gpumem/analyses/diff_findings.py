@@ -116,6 +116,8 @@ class DeviceDiff:
     held_bytes_peak: BeforeAfter
     """Of each whole trace, in the basis' bytes; None where recording began in mid-run."""
     reserved_bytes_peak: BeforeAfter
+    nvml_process_bytes: BeforeAfter
+    """What NVML said of the process nearest to the moments; None where it did not."""
     by_site: Sequence[GroupDiff]
     by_stack: Sequence[GroupDiff]
 

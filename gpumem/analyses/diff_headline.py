@@ -216,9 +216,7 @@ def _other_change(device: DeviceDiff) -> int:
 
 def _common_factor(device: DeviceDiff, sites: Sequence[GroupDiff]) -> CommonFactor | None:
     """The factor by which most of what changed did: that of the site which most bytes agree with."""
-    scaled = [
-        one for one in sites if one.change in (Change.GROWN, Change.SHRUNK) and one.held is not Held.EVENTS_LACKING
-    ]
+    scaled = [one for one in sites if one.delta_bytes and one.before_bytes > 0 and one.after_bytes > 0]
     best: CommonFactor | None = None
     for candidate in scaled[:_FACTOR_GROUPS_MIN]:
         factor = candidate.after_bytes / candidate.before_bytes

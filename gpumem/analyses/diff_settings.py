@@ -31,6 +31,7 @@ def compare_settings(before: Trace, after: Trace, devices: Collection[DeviceOrdi
     facts: list[SettingDiff] = [
         SettingDiff("allocator settings", was.settings or None, now.settings or None),
         SettingDiff("recorded from", was.source.value, now.source.value),
+        *_known_on_both(SettingDiff("ended by", _ending(before), _ending(after))),
         *_known_on_both(SettingDiff("command line", _command_line(before), _command_line(after))),
         *_version_settings(was.versions, now.versions),
         *_device_settings(before, after, devices),
@@ -44,6 +45,12 @@ def _known_on_both(fact: SettingDiff) -> list[SettingDiff]:
 
 def _command_line(trace: Trace) -> str | None:
     return shlex.join(trace.meta.command_line) or trace.meta.program or None
+
+
+def _ending(trace: Trace) -> str | None:
+    """How the program ended; None where it has not, or the recording does not tell."""
+    is_told = not trace.meta.running and trace.meta.source is not TraceSource.PYTORCH_SNAPSHOT
+    return trace.meta.ended_by or None if is_told else None
 
 
 def _version_settings(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[SettingDiff]:

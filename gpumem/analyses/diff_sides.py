@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpumem.analyses.readings import nearest_reading
 from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.instants import Instant, find_instant, time_of
 from gpumem.heap.levels import basis_column
@@ -47,6 +48,8 @@ class DeviceSide:
     held_bytes_peak: int | None
     """Of the whole trace; None where recording began in mid-run."""
     reserved_bytes_peak: int | None
+    nvml_process_bytes: int | None
+    """By the reading nearest to the moment."""
     stacks: Sequence[HeldGroup]
     stackless_bytes: int
     stackless_count: int
@@ -75,10 +78,12 @@ def measure_side(trace: Trace, moment: Moment, devices: Collection[DeviceOrdinal
     instant, scans = _scan_at(trace, moment, devices)
     reader = _StackReader(trace)
     facts = {DeviceOrdinal(one.device): one for one in trace.meta.devices}
-    measured = {
-        scan.device: _device_side(trace, reader, facts.get(scan.device, DeviceFacts(scan.device)), scan, state)
-        for scan, state in scans
-    }
+    measured = {}
+    for scan, state in scans:
+        reading = nearest_reading(trace.readings, scan.device, instant.time_ns)
+        process_bytes = None if reading is None else reading.process_bytes
+        one = facts.get(scan.device, DeviceFacts(scan.device))
+        measured[scan.device] = _device_side(trace, reader, one, scan, state, process_bytes)
     return TraceSide(instant, measured)
 
 
@@ -97,7 +102,7 @@ def _scan_at(
 
 
 def _device_side(
-    trace: Trace, reader: _StackReader, facts: DeviceFacts, scan: DeviceScan, state: StateAt
+    trace: Trace, reader: _StackReader, facts: DeviceFacts, scan: DeviceScan, state: StateAt, process_bytes: int | None
 ) -> DeviceSide:
     blocks = state.blocks.select(~state.blocks.pending)
     by_stack = _sum_by_stack(blocks, basis_column(trace))
@@ -110,6 +115,7 @@ def _device_side(
         reserved_bytes=state.levels.reserved_bytes,
         held_bytes_peak=scan.held_peak.peak_bytes if has_all else None,
         reserved_bytes_peak=scan.reserved_peak.peak_bytes if has_all else None,
+        nvml_process_bytes=process_bytes,
         stacks=[reader.group(stack, held, count) for stack, (held, count) in by_stack.items()],
         stackless_bytes=stackless_bytes,
         stackless_count=stackless_count,

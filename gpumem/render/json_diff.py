@@ -56,6 +56,7 @@ def _device(device: DeviceDiff) -> Json:
         "allocated_bytes_peak": None if device.allocated_bytes is None else _figure(device.held_bytes_peak),
         "requested_bytes_peak": _figure(device.held_bytes_peak) if device.allocated_bytes is None else None,
         "reserved_bytes_peak": _figure(device.reserved_bytes_peak),
+        "nvml_process_bytes": _figure(device.nvml_process_bytes),
         "by_site": [_group(group) for group in device.by_site],
         "by_stack": [_group(group) for group in device.by_stack],
     }

@@ -26,7 +26,7 @@ from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import printable
 from gpumem.trace.moments import Peak
 from gpumem.units import counted, format_bytes, format_bytes_delta, format_share
-from gpumem.vocabulary import Basis
+from gpumem.vocabulary import Basis, TraceSource
 
 DEFAULT_TOP = 6
 STACK_FRAMES_SHOWN = 6
@@ -91,6 +91,8 @@ def _notes(diff: TraceDiff) -> Iterator[str]:
 
 
 def _side_notes(side: ComparedSide) -> Iterator[str]:
+    if side.meta.source is TraceSource.NONE:
+        yield "no allocator was recorded, only NVML readings and marks."
     if side.meta.running:
         yield "the program is still running, these are the events so far."
     if side.meta.history_truncated:
@@ -114,6 +116,8 @@ def _device_lines(diff: TraceDiff, device: DeviceDiff, page: Page, top: int, *, 
         yield _figure_row("requested", device.requested_bytes)
     for figure in _figures_shown(diff, device):
         yield _figure_row(figure_name(figure, device.basis), figure_of(device, figure))
+    if device.nvml_process_bytes != BeforeAfter(None, None):
+        yield _figure_row("NVML: this process", device.nvml_process_bytes)
     yield ""
     yield from _group_lines(device, page, top, by_stack=by_stack)
 

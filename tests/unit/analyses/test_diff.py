@@ -248,6 +248,14 @@ def test_settings_that_differ_are_named_with_both_values() -> None:
     ]
 
 
+def test_ends_that_differ_and_what_nvml_saw_stand_beside() -> None:
+    before = TraceBuilder().segment(2 * MiB).alloc("a", 1 * MiB).reading(process_bytes=700 * MiB).free("a")
+    after = TraceBuilder(ended_by="exit 1").segment(2 * MiB).alloc("a", 1 * MiB)
+    found = compare_traces(before.build(), after.build())
+    assert [(one.name, one.before, one.after) for one in found.settings] == [("ended by", "exit", "exit 1")]
+    assert found.devices[0].nvml_process_bytes == BeforeAfter(700 * MiB, None)
+
+
 def test_facts_that_one_side_does_not_know_are_no_difference() -> None:
     before = TraceBuilder(versions={"torch": "2.11"}, command_line=("train.py",)).device_facts(memory_limit_bytes=1)
     after = TraceBuilder(source=TraceSource.PYTORCH_SNAPSHOT).device_facts(name=None, capacity_bytes=None)

@@ -15,6 +15,7 @@ from gpumem.render.terminal.diff import render_diff
 from gpumem.render.terminal.theme import ASCII, UNICODE, Page
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import AtStep, End
+from gpumem.vocabulary import TraceSource
 from trace_builder import GiB, MiB, TraceBuilder
 from training_trace import training_trace
 
@@ -90,12 +91,19 @@ def moments() -> TraceDiff:
     return compare_traces(trace, trace, before_moment=AtStep(0), after_moment=AtStep(1))
 
 
+def not_recorded() -> TraceDiff:
+    """One side of which no allocator was recorded, and whose program was killed."""
+    before = TraceBuilder(source=TraceSource.NONE, ended_by="signal 9").reading(process_bytes=600 * MiB)
+    return compare_traces(before.build(), training_trace(steps=1))
+
+
 DIFFS = {
     "edited": edited_script,
     "batch": larger_batch,
     "devices": devices,
     "hostile": hostile,
     "moments": moments,
+    "not_recorded": not_recorded,
     "training": lambda: compare_traces(training_trace(steps=2), training_trace(layers=7)),
     "same": lambda: compare_traces(training_trace(), training_trace()),
     "empty": lambda: compare_traces(TraceBuilder().build(), TraceBuilder().build()),

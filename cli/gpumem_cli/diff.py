@@ -57,7 +57,7 @@ def diff(
     found again by their functions, in another checkout by the ends of their paths.
 
     BEFORE and AFTER are traces as for the other commands: .gpumem files, journals, memory snapshots of PyTorch. With
-    BEFORE alone, --at START --at END compares two moments of it.
+    BEFORE alone, --at FIRST --at SECOND compares two moments of it.
     """
     from gpumem.analyses.diff import compare_traces
     from gpumem.analyses.diff_headline import check_growth

@@ -23,7 +23,7 @@ EXPECTED = {
     "pools": {"private_pools"},
     "outside": {"outside"},
     "async": {"capacity"},
-    "cublas": {"unknown"},
+    "cublas": {"unknown", "outside"},
     "cupy": {"unknown"},
     "cupy_limit": {"limit"},
 }

@@ -31,7 +31,7 @@ from gpumem.trace.oom_message import FoundMessage, OomLog, OomMessage, OomOrigin
 from gpumem.units import counted
 
 PIECE_BYTES = 1 << 20
-LINE_BYTES_MAX = 1 << 16
+LINE_BYTES_MAX = 1 << 17
 """A longer line is read in pieces that overlap by more than a message."""
 OVERLAP_BYTES = 2 * MESSAGE_CHARACTERS_MAX
 MESSAGE_LINES_MAX = 24

@@ -24,8 +24,8 @@ from functools import cache
 from gpumem.trace.oom_message import IMPOSSIBLE_BYTES, Figure, OomMessage, OomOrigin, ProcessShare
 from gpumem.units import GIB, KIB, MIB, TIB
 
-MESSAGE_CHARACTERS_MAX = 4096
-"""More than any message with all its advice; processes beyond that are not read."""
+MESSAGE_CHARACTERS_MAX = 16384
+"""More than any message with all its advice and hundreds of processes listed; what is beyond that is not read."""
 
 _UNITS = {"bytes": 1, "byte": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB}
 _UNITS |= {"kb": KIB, "mb": MIB, "gb": GIB}  # of PyTorch before 1.0, which meant powers of two by them

@@ -166,8 +166,7 @@ Refusal LiveAllocator::describe_refusal(uint64_t bytes) {
   refusal.allocated_bytes = policy_.statistics().all.allocated_bytes.now;
   refusal.reserved_bytes = policy_.statistics().all.reserved_bytes.now;
   policy_.visit([&](const SegmentDescription& segment, const BlockDescription& block) {
-    bool is_held = block.state == BlockState::kAllocated || block.state == BlockState::kPending;
-    if (is_held && !segment.pool.is_default()) refusal.private_pool_bytes += block.bytes;
+    if (block.state == BlockState::kFree && !segment.pool.is_default()) refusal.private_idle_bytes += block.bytes;
   });
   return refusal;
 }

@@ -42,7 +42,7 @@ struct Refusal {
   uint64_t limit_bytes = kUnlimitedBytes;
   uint64_t allocated_bytes = 0;
   uint64_t reserved_bytes = 0;
-  uint64_t private_pool_bytes = 0;  // held in private pools
+  uint64_t private_idle_bytes = 0;  // of what is reserved and not allocated: idle in private pools
 };
 
 class LiveAllocator : private EventSink {

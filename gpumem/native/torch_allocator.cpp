@@ -109,10 +109,12 @@ std::string describe_out_of_memory(const LiveAllocator& allocator, const gpumem:
                      format_bytes(refusal.memory_bytes) + " of which " + format_bytes(refusal.free_bytes) +
                      " is free. " + describe_processes(allocator.device_uuid());
   if (refusal.limit_bytes != gpumem::kUnlimitedBytes) text += format_bytes(refusal.limit_bytes) + " allowed; ";
-  text += "Of the allocated memory " + format_bytes(refusal.allocated_bytes) + " is allocated by PyTorch, ";
-  if (refusal.private_pool_bytes > 0)
-    text += "with " + format_bytes(refusal.private_pool_bytes) + " allocated in private pools (e.g., CUDA Graphs), ";
-  return text + "and " + format_bytes(refusal.reserved_bytes - refusal.allocated_bytes) +
+  // What lies idle in private pools counts as allocated in PyTorch's sentence, for nothing else can have it.
+  uint64_t taken_bytes = refusal.allocated_bytes + refusal.private_idle_bytes;
+  text += "Of the allocated memory " + format_bytes(taken_bytes) + " is allocated by PyTorch, ";
+  if (refusal.private_idle_bytes > 0)
+    text += "with " + format_bytes(refusal.private_idle_bytes) + " allocated in private pools (e.g., CUDA Graphs), ";
+  return text + "and " + format_bytes(refusal.reserved_bytes - taken_bytes) +
          " is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
          "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory "
          "Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html"

@@ -14,7 +14,11 @@ import pytest
 import gpumem
 from fake_torch import write_fake_torch
 from gpumem import abi
+from gpumem.analyses.oom import explain_log
+from gpumem.analyses.oom_rule import Verdict
+from gpumem.importers.oom_log import read_oom_text
 from gpumem.recorder.torch_install import find_torch
+from gpumem.trace.oom_message import Figure
 from gpumem.vocabulary import EventKind, TraceSource
 from pretended_driver import build_driver, build_nvml
 
@@ -161,6 +165,18 @@ def test_pytorch_s_own_out_of_memory_error_is_thrown_with_its_facts(driver: Path
         "reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     )
+
+
+@pytest.mark.needs("torch")
+def test_out_of_memory_counts_what_lies_idle_in_private_pools_as_pytorch_does(driver: Path, torch_oom: Path) -> None:
+    text = run_torch_oom(torch_oom, environment(driver))[3]
+    assert (
+        "Of the allocated memory 16.00 MiB is allocated by PyTorch, with 16.00 MiB allocated in private pools (e.g., "
+        "CUDA Graphs), and 2.00 MiB is reserved by PyTorch but unallocated."
+    ) in text
+    (message,) = explain_log(read_oom_text(text)).messages
+    assert message.verdict.facts.private_idle == Figure(16 << 20, 5243)
+    assert message.verdict.verdict is Verdict.CAPACITY
 
 
 @pytest.mark.needs("torch")

@@ -263,9 +263,18 @@ def test_bytes_that_are_no_text_and_control_characters_do_no_harm(tmp_path: Path
     assert found.message == messages_in(ERROR)[0].message
 
 
+def test_message_that_lists_two_hundred_processes_is_read_to_its_end() -> None:
+    listed = [(pid, "1024.00 KiB") for pid in range(4000, 4200)]
+    (found,) = messages_in(
+        modern("2.00 GiB", of="79.15 GiB", free="0 bytes", others=listed, used="70.00 GiB", idle="736.86 MiB")
+    )
+    assert len(found.message.other_processes) == 200
+    assert found.message.idle == Figure(round(736.86 * MiB), 5243)
+
+
 def test_message_in_a_line_of_megabytes_is_found_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oom_log, "PIECE_BYTES", 1 << 16)
-    monkeypatch.setattr(oom_log, "LINE_BYTES_MAX", 1 << 15)
+    monkeypatch.setattr(oom_log, "LINE_BYTES_MAX", 40_000)
     expected = messages_in(ERROR)[0].message
     for before in range(0, 3 << 16, 6007):
         (found,) = messages_in("first\n" + "x" * before + " " + ERROR + "y" * 300_000 + "\nlast\n")

@@ -55,9 +55,11 @@ _PREFIX = re.compile(
 )
 _RANK = re.compile(
     r"\[\s*(?:global_)?rank[ :=_]*(\d{1,6})\b|\[default(\d{1,6})\]|\[\d{1,6},\s?(\d{1,6})\]<std"
-    r"|\b(?:global_)?rank\s*[=:#]?\s*(\d{1,6})\b|(?:^|\s)(\d{1,5}):(?=\s|$)",
+    r"|\b(?:global_)?rank\s*[=:#]?\s*(\d{1,6})\b|\A\s*(\d{1,5}):(?=\s|$)",
     re.IGNORECASE,
 )
+NAME_CHARACTERS_MAX = 80
+"""So near before an error its rank may stand within a line."""
 _WORKER = re.compile(r"\(([^()]*\bpid\s*=[^()]*)\)|([\w.-]{1,60})\s{0,20}\|")
 _NO_MESSAGE_LINE = re.compile(r"\s*(?:Traceback \(|File \"|\^+\s*$|raise |return |During handling of|The above exc)")
 _SETTINGS = re.compile(
@@ -218,7 +220,8 @@ class _Collector:
         self._note_settings(before)
         for number, start in enumerate(starts):
             end = starts[number + 1].start() if number + 1 < len(starts) else len(text)
-            self._begin(_writer_of(text[max(0, start.start() - 200) : start.start()], key), start, line, text[:end])
+            near = text[max(prefix.end(), start.start() - NAME_CHARACTERS_MAX) : start.start()]
+            self._begin(_named_within(near, key), start, line, text[:end])
         if self._open:
             self._close_old(line.number)
 
@@ -284,12 +287,20 @@ class _Collector:
         self._has_expandable_refused = self._has_expandable_refused or _EXPANDABLE_REFUSED in text
 
 
-def _writer_of(prefix: str, otherwise: Key = (None, None)) -> Key:
+def _writer_of(prefix: str) -> Key:
     """Rank and worker that a line's beginning names."""
     rank, worker = _RANK.search(prefix), _WORKER.search(prefix)
     number = None if rank is None else int(next(group for group in rank.groups() if group is not None))
     name = None if worker is None else next(group for group in worker.groups() if group is not None).strip()
-    return (number if number is not None else otherwise[0], name if name is not None else otherwise[1])
+    return number, name
+
+
+def _named_within(near: str, key: Key) -> Key:
+    """The writer, with the rank that a line names only before the error itself: `failed on rank 3: CUDA out of …`."""
+    if key[0] is not None:
+        return key
+    ranks = [match for match in _RANK.finditer(near) if match[4] is not None or match[1] is not None]
+    return (int(ranks[-1][4] or ranks[-1][1]), key[1]) if ranks else key
 
 
 def _without_echoes(messages: list[FoundMessage]) -> list[FoundMessage]:

@@ -113,6 +113,24 @@ def test_rank_is_read_from_the_line_s_beginning(prefix: str) -> None:
     assert found.rank == 3
 
 
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("ERROR: training failed on rank 3: {}", 3),
+        ("exception in worker [Rank 5] {}", 5),
+        ("[rank2]: lost rank 7: {}", 2),
+        ('  File "train.py", line 88: {}', None),
+        ("epoch 3: step 100: {}", None),
+        (
+            '{{"lora": {{"rank": 16}}, "optimizer": "adamw", "learning_rate": 0.0001, "length": 81, "error": "{}"}}',
+            None,
+        ),
+    ],
+)
+def test_rank_within_a_line_is_one_only_where_it_says_so(line: str, rank: int | None) -> None:
+    assert [found.rank for found in messages_in(line.format(ERROR))] == [rank]
+
+
 def test_worker_s_own_name_is_kept_where_it_has_no_rank() -> None:
     (ray,) = messages_in(f"(RayWorker pid=4711, ip=10.0.0.7) {ERROR}")
     assert (ray.rank, ray.worker) == (None, "RayWorker pid=4711, ip=10.0.0.7")

@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
+
 namespace gpumem::cuda {
 namespace {
 
@@ -82,8 +84,18 @@ Opened open_driver() {
 }  // namespace
 
 const Functions* driver(std::string* why) {
-  // Never destroyed: threads may use the driver while the process exits.
-  static const Opened* const opened = new Opened(open_driver());
+  // Never destroyed, as threads may use it while the process exits. Two that come at once open it twice; a lock could
+  // be inherited, held for ever, by a child forked meanwhile.
+  static std::atomic<const Opened*> kept{nullptr};
+  const Opened* opened = kept.load(std::memory_order_acquire);
+  if (!opened) {
+    const auto* mine = new Opened(open_driver());
+    if (kept.compare_exchange_strong(opened, mine, std::memory_order_acq_rel)) {
+      opened = mine;
+    } else {
+      delete mine;
+    }
+  }
   *why = opened->why;
   return opened->why.empty() ? &opened->functions : nullptr;
 }

@@ -19,9 +19,9 @@ void count_fork() {
   g_generation.fetch_add(1);
 }
 
+[[maybe_unused]] const int g_fork_hook = pthread_atfork(nullptr, nullptr, count_fork);
+
 uint32_t current_generation() {
-  static const int registered = pthread_atfork(nullptr, nullptr, count_fork);
-  (void)registered;
   return g_generation.load(std::memory_order_relaxed);
 }
 

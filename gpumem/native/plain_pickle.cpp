@@ -56,7 +56,7 @@ constexpr uint64_t kMemoSlotBytes = 16;
 
 using Table = std::array<Opcode, 256>;
 
-void add_values(Table& table) {
+constexpr void add_values(Table& table) {
   table['N'] = {Argument::none, Effect::push, Kind::scalar, 0};
   table[0x88] = table[0x89] = table['N'];  // NEWTRUE, NEWFALSE
   table['K'] = {Argument::fixed1, Effect::push, Kind::small_int, 0};
@@ -78,7 +78,7 @@ void add_values(Table& table) {
   table[')'] = {Argument::none, Effect::push, Kind::tuple, 0};
 }
 
-void add_structure(Table& table) {
+constexpr void add_structure(Table& table) {
   table[0x80] = {Argument::fixed1, Effect::nothing};  // PROTO
   table[0x95] = {Argument::counted8, Effect::frame};  // FRAME
   table['.'] = {Argument::none, Effect::stop};
@@ -107,15 +107,14 @@ void add_structure(Table& table) {
   }
 }
 
-const Table& opcodes() {
-  static const Table table = [] {
-    Table made{};
-    add_values(made);
-    add_structure(made);
-    return made;
-  }();
-  return table;
+constexpr Table make_table() {
+  Table made{};
+  add_values(made);
+  add_structure(made);
+  return made;
 }
+
+constexpr Table kOpcodes = make_table();
 
 class PickleWalk {
  public:
@@ -129,7 +128,7 @@ class PickleWalk {
         fail(GM_PICKLE_CUT_OFF);
         break;
       }
-      const Opcode& opcode = opcodes()[*at_++];
+      const Opcode& opcode = kOpcodes[*at_++];
       ++opcode_count_;
       if (read_argument(opcode.argument)) act(opcode);
     }

@@ -31,12 +31,8 @@ Session* g_all_sessions = nullptr;  // the newest, of this process and its foref
 std::atomic<bool> g_is_child_due{false};
 std::atomic<uint64_t> g_serial{0};
 std::mutex g_control_mutex;  // start, stop, the child's first event, fork; taken before g_facts_mutex
-std::mutex g_facts_mutex;    // inheritance().facts, and the order of facts in the journal
-
-ChildInheritance& inheritance() {
-  static ChildInheritance* instance = new ChildInheritance;
-  return *instance;
-}
+std::mutex g_facts_mutex;    // g_inheritance.facts, and the order of facts in the journal
+ChildInheritance& g_inheritance = *new ChildInheritance;
 
 gm_status write_fact(Session* session, const std::string& key, const char* json, size_t json_bytes) {
   const auto key_bytes = static_cast<uint32_t>(key.size());
@@ -48,7 +44,7 @@ gm_status write_fact(Session* session, const std::string& key, const char* json,
 
 // g_control_mutex is held.
 gm_status open_session(std::string path, int32_t* errno_value) {
-  const ChildInheritance& inherited = inheritance();
+  const ChildInheritance& inherited = g_inheritance;
   auto* session = new Session;
   const gm_status status = session->journal.create(path.c_str(), inherited.run_id, errno_value);
   if (status != GM_OK) {
@@ -67,7 +63,7 @@ gm_status open_session(std::string path, int32_t* errno_value) {
 }
 
 std::string child_path() {
-  std::string path = inheritance().path_pattern;
+  std::string path = g_inheritance.path_pattern;
   const size_t at = path.find("%d");
   if (at != std::string::npos) path.replace(at, 2, std::to_string(::getpid()));
   return path;
@@ -97,12 +93,14 @@ void after_fork_in_child() {
   g_latest.store(nullptr, std::memory_order_relaxed);
   if (session) {
     session->journal.abandon();
-    g_is_child_due.store(!inheritance().path_pattern.empty(), std::memory_order_relaxed);
+    g_is_child_due.store(!g_inheritance.path_pattern.empty(), std::memory_order_relaxed);
   }
   forget_segment_waiters();
   g_facts_mutex.unlock();
   g_control_mutex.unlock();
 }
+
+[[maybe_unused]] const int g_fork_hooks = ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 
 }  // namespace
 
@@ -123,11 +121,9 @@ gm_status Session::refuse(gm_status status) {
 }
 
 gm_status start_session(const gm_recorder_options& options, int32_t* errno_value) {
-  static std::once_flag is_hooked;
-  std::call_once(is_hooked, [] { ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); });
   const std::lock_guard<std::mutex> lock(g_control_mutex);
   if (g_recording.session.load(std::memory_order_relaxed)) return GM_BAD_ARGUMENT;
-  ChildInheritance& inherited = inheritance();
+  ChildInheritance& inherited = g_inheritance;
   inherited.path_pattern = options.fork_path_pattern ? options.fork_path_pattern : "";
   std::memcpy(inherited.run_id, options.run_id, sizeof inherited.run_id);
   inherited.has_stacks = options.stacks != 0;
@@ -161,7 +157,7 @@ gm_status keep_fact(const char* key, const char* json, size_t json_bytes) {
   Session* session = g_recording.session.load(std::memory_order_acquire);
   if (!session && !g_is_child_due.load(std::memory_order_relaxed)) return GM_NOT_RECORDING;
   if (json_bytes <= kKeptFactBytesMax) {
-    auto& facts = inheritance().facts;
+    auto& facts = g_inheritance.facts;
     size_t at = 0;
     while (at < facts.size() && facts[at].first != key) ++at;
     if (at == facts.size()) facts.emplace_back(key, std::string());

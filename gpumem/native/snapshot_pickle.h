@@ -46,19 +46,21 @@ struct Text {
 struct Unsupported {};  // an entry is not as PyTorch writes it
 
 inline Field field_of(std::string_view text) {
-  static const auto& fields = *new std::unordered_map<std::string_view, Field>{
+  constexpr std::pair<std::string_view, Field> kFields[] = {
       // never destroyed
       {"action", Field::action},     {"addr", Field::address},           {"device_free", Field::address},
       {"size", Field::bytes},        {"stream", Field::stream},          {"time_us", Field::time},
       {"frames", Field::frames},     {"pool_id", Field::pool},           {"compile_context", Field::compile_context},
       {"category", Field::category}, {"user_metadata", Field::metadata},
   };
-  const auto found = fields.find(text);
-  return found == fields.end() ? Field::ignored : found->second;
+  for (const auto& [name, field] : kFields) {
+    if (name == text) return field;
+  }
+  return Field::ignored;
 }
 
 inline uint8_t kind_of(std::string_view text) {
-  static const auto& kinds = *new std::unordered_map<std::string_view, uint8_t>{
+  constexpr std::pair<std::string_view, uint8_t> kKinds[] = {
       // never destroyed
       {"alloc", GM_ALLOC},
       {"free", GM_FREE},
@@ -72,8 +74,10 @@ inline uint8_t kind_of(std::string_view text) {
       {"snapshot", GM_SNAPSHOT},
       {"annotate", GM_MARK},
   };
-  const auto found = kinds.find(text);
-  return found == kinds.end() ? 0 : found->second;
+  for (const auto& [name, kind] : kKinds) {
+    if (name == text) return kind;
+  }
+  return 0;
 }
 
 class SnapshotPickle {

@@ -55,12 +55,14 @@ bool find_steady_counter() {
 #endif
 }
 
+// Known as the library is loaded: a child forked while another thread was finding out would wait for that for ever.
+const bool g_has_steady_counter = find_steady_counter();
+
 }  // namespace
 
 uint64_t TickClock::check() {
-  static const bool has_steady_counter = find_steady_counter();
   span_ticks_ = 0;
-  if (!has_steady_counter) return clock_ns(CLOCK_MONOTONIC);
+  if (!g_has_steady_counter) return clock_ns(CLOCK_MONOTONIC);
   const uint64_t before = read_ticks();
   const uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
   const uint64_t after = read_ticks();

@@ -39,11 +39,7 @@ struct Prepared {
 };
 
 std::array<std::atomic<LiveAllocator*>, kDevicesMax> g_allocators{};
-
-Prepared& prepared() {
-  static Prepared* kept = new Prepared;
-  return *kept;
-}
+Prepared& g_prepared = *new Prepared;
 
 // None in a forked child, where PyTorch would have to start CUDA anew.
 LiveAllocator* find_allocator(int device) {
@@ -59,7 +55,7 @@ uint64_t limit_by_fraction(double fraction, uint64_t memory_bytes) {
 
 LiveAllocator* start_device(int device) {
   if (device < 0 || device >= kDevicesMax) throw std::runtime_error("gpumem: no such GPU");
-  Prepared& known = prepared();
+  Prepared& known = g_prepared;
   std::lock_guard<std::mutex> lock(known.mutex);
   if (LiveAllocator* started = find_allocator(device)) return started;
   std::string why;
@@ -149,7 +145,7 @@ void for_each_allocator(Body body) {
 gm_status gm_torch_prepare(const char* settings, char* error, size_t capacity) {
   if (!settings) return GM_BAD_ARGUMENT;
   return gpumem::guarded([&]() -> gm_status {
-    Prepared& known = prepared();
+    Prepared& known = g_prepared;
     std::lock_guard<std::mutex> lock(known.mutex);
     std::string why;
     bool ok = gpumem::parse_settings(settings, &known.settings, &why);
@@ -198,7 +194,7 @@ GM_API void gm_torch_empty_cache(void) {
 
 GM_API void gm_torch_set_memory_fraction(double fraction, int device) {
   if (device < 0 || device >= kDevicesMax) return;
-  Prepared& known = prepared();
+  Prepared& known = g_prepared;
   std::lock_guard<std::mutex> lock(known.mutex);
   known.fractions[static_cast<size_t>(device)] = fraction;
   LiveAllocator* allocator = find_allocator(device);

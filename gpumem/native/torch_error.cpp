@@ -84,7 +84,7 @@ void destroy_virtually(void* exception) {
 }  // namespace
 
 void throw_torch_out_of_memory(const std::string& text) {
-  static const ErrorClass error = find_error_class();
+  const ErrorClass error = find_error_class();
   if (!error.is_known()) throw std::runtime_error(text);
   void* exception = __cxa_allocate_exception(kErrorBytesAtMost);
   std::memset(exception, 0, kErrorBytesAtMost);

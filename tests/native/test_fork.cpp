@@ -2,6 +2,8 @@
 #include <sys/wait.h>
 
 #include <atomic>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -28,6 +30,20 @@ bool holds_file(const std::string& path) {
     if (::readlink(link.c_str(), target, sizeof target - 1) > 0 && path == target) return true;
   }
   return false;
+}
+
+// The child's wait status. One that hangs, on a lock that it inherited for one, is killed after a minute.
+int wait_for_child(pid_t child) {
+  int status = -1;
+  for (int left_ms = 60000; left_ms > 0; --left_ms) {
+    if (::waitpid(child, &status, WNOHANG) == child) return status;
+    ::usleep(1000);
+  }
+  std::printf("  the forked child %d has not ended within a minute\n", child);
+  ++g_failure_count;
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &status, 0);
+  return status;
 }
 
 int child_records(const std::string& path, const std::string& path_of_parent) {
@@ -68,9 +84,7 @@ void test_forked_child_records_into_its_own_journal(const std::string& folder) {
   for (int round = 0; round < 5; ++round) {
     const pid_t child = ::fork();
     if (child == 0) ::_exit(child_records(folder + "/fork." + std::to_string(::getpid()) + ".gpumem.journal", path));
-    int status = -1;
-    ::waitpid(child, &status, 0);
-    EXPECT_EQUAL(status, 0);
+    EXPECT_EQUAL(wait_for_child(child), 0);
     const JournalContents of_child = read_journal(folder + "/fork." + std::to_string(child) + ".gpumem.journal");
     EXPECT(of_child.is_closed);
     EXPECT_EQUAL(of_child.pid, child);
@@ -96,9 +110,7 @@ void test_child_without_a_pattern_does_not_record(const std::string& folder) {
   start_recording(path);
   const pid_t child = ::fork();
   if (child == 0) ::_exit(record(GM_ALLOC, 0, 1) == GM_NOT_RECORDING ? 0 : 1);
-  int status = -1;
-  ::waitpid(child, &status, 0);
-  EXPECT_EQUAL(status, 0);
+  EXPECT_EQUAL(wait_for_child(child), 0);
   record(GM_ALLOC, 0, 2);
   gm_recorder_stop("exit");
   EXPECT_EQUAL(read_journal(path).records.size(), 1);
@@ -117,8 +129,7 @@ void test_process_ends_while_threads_record(const std::string& folder) {
     ::usleep(30000);
     std::exit(7);  // static destructors run while the threads go on
   }
-  int status = -1;
-  ::waitpid(child, &status, 0);
+  const int status = wait_for_child(child);
   EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 7);
   EXPECT_EQUAL(read_journal(folder + "/ending." + std::to_string(child) + ".gpumem.journal").torn_count, 0);
   gm_recorder_stop("exit");

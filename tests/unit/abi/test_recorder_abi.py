@@ -56,6 +56,11 @@ def test_nothing_of_the_library_is_destroyed_while_threads_may_still_use_it() ->
     assert b"\0__cxa_atexit\0" not in abi.library_path().read_bytes()
 
 
+def test_nothing_of_the_library_is_made_at_its_first_use() -> None:
+    # How the C++ compiler locks that: a child forked meanwhile by another thread would wait for the lock for ever.
+    assert b"\0__cxa_guard_acquire\0" not in abi.library_path().read_bytes()
+
+
 def fields_of(source: str, struct: str) -> list[tuple[str, str, int]]:
     """(type, name, array length or 1) of a struct's fields."""
     match = re.search(rf"struct {struct} \{{(.*?)\n\}}", without_comments(source), re.DOTALL)

@@ -43,7 +43,9 @@ Functions open_library() {
 }  // namespace
 
 std::vector<ProcessMemory> list_process_memory(const std::string& gpu_uuid) {
-  static const Functions nvml = open_library();
+  // Every time, as errors are rare: what is made once has a lock, which a child forked meanwhile would find held for
+  // ever.
+  const Functions nvml = open_library();
   std::vector<ProcessMemory> found;
   Device device = nullptr;
   if (!nvml.is_ready || nvml.get_device(gpu_uuid.c_str(), &device) != kSuccess) return found;

@@ -14,7 +14,6 @@ from gpumem.analyses.diff import compare_traces
 from gpumem.analyses.diff_findings import Held, TraceDiff
 from gpumem.analyses.explain import Ledger, find_ledger
 from gpumem.analyses.heap_moments import CELLS_MAX
-from gpumem.analyses.oom_event import explain_oom_event
 from gpumem.analyses.oom_rule import OomVerdict
 from gpumem.analyses.page_canvases import PageCanvases, find_canvases
 from gpumem.analyses.page_curves import PageCurves, find_curves
@@ -193,7 +192,7 @@ def _find_views(
             canvases,
             thin_readings(trace.readings, device, duration_ns=trace.meta.duration_ns, buckets=detail.buckets),
             _ledger_at_peak(trace, of_device, canvases),
-            explain_oom_event(trace, of_device.ooms[0].event) if of_device.ooms else None,
+            of_device.oom_verdict,
             rows[: detail.sites],
             len(rows),
         )

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "expect.h"
+#include "gpumem_allocator.h"
 #include "journal_reading.h"
 #include "recording.h"
 
@@ -42,6 +43,38 @@ void test_free_in_two_halves_is_one_record(const std::string& folder) {
   EXPECT(kinds_of(contents) == expected);
   EXPECT_EQUAL(contents.records.at(1).flags, GM_FLAG_MERGED_NEXT);
   EXPECT_EQUAL(contents.committed_count, expected.size());
+}
+
+// PyTorch's own allocator and ours on one device have a lock each: neither's events part the other's halves.
+void test_allocators_of_one_device_record_side_by_side(const std::string& folder) {
+  const std::string path = folder + "/lanes.gpumem.journal";
+  start_recording(path);
+  const gm_allocator_options options = {"", 1u << 30, GM_NO_LIMIT, GM_DEVICE_SIMULATED, 0};
+  std::vector<gm_allocator*> ours(70);  // more than there are lanes for
+  char error[256];
+  for (gm_allocator*& allocator : ours) {
+    EXPECT_EQUAL(gm_allocator_create(&options, &allocator, error, sizeof error), GM_OK);
+  }
+  uint64_t addresses[2] = {};
+  gm_allocator* const pair[] = {ours.front(), ours.back()};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQUAL(gm_allocator_alloc(pair[i], 512, 0, &addresses[i]), GM_OK);
+    gm_allocator_hold_streams(pair[i], 1);
+    gm_allocator_record_stream(pair[i], addresses[i], 7);
+  }
+  const uint64_t before = read_journal(path).records.size();
+  record(GM_FREE_REQUESTED, 0, 0x1000);
+  for (int i = 0; i < 2; ++i) gm_allocator_free(pair[i], addresses[i]);
+  record(GM_FREE_COMPLETED, 0, 0x1000);
+  for (gm_allocator* allocator : pair) gm_allocator_empty_cache(allocator);
+  for (gm_allocator* allocator : ours) gm_allocator_destroy(allocator);
+  gm_recorder_stop("exit");
+  const std::vector<int> kinds = kinds_of(read_journal(path));
+  const std::vector<int> frees(kinds.begin() + static_cast<std::ptrdiff_t>(before), kinds.end());
+  const std::vector<int> expected = {GM_FREE,        GM_FREE_REQUESTED, GM_FREE_REQUESTED,
+                                     GM_EMPTY_CACHE, GM_FREE_COMPLETED, GM_SEGMENT_FREE,
+                                     GM_EMPTY_CACHE, GM_FREE_COMPLETED, GM_SEGMENT_FREE};
+  EXPECT(frees == expected);
 }
 
 // The free's first half in a window's last slot: the window must not become FULL until the second half is in, though
@@ -246,6 +279,8 @@ int main(int count, char** arguments) {
   if (count != 2) return 2;
   const std::string folder = arguments[1];
   run_case("a free in two halves is one record", [&] { test_free_in_two_halves_is_one_record(folder); });
+  run_case("allocators of one device record side by side",
+           [&] { test_allocators_of_one_device_record_side_by_side(folder); });
   run_case("a free in the last slot holds its window open",
            [&] { test_free_in_the_last_slot_holds_its_window_open(folder); });
   run_case("stop settles an open free", [&] { test_stop_settles_an_open_free(folder); });

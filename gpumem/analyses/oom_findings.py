@@ -80,8 +80,8 @@ def _on_limit(found: OomVerdict) -> Iterator[OomFinding]:
     if facts.limit is not None or facts.is_preemptive:
         yield OomFinding(OomCode.RAISE_LIMIT, _bytes(facts.limit))
     else:
-        if facts.free is not None and facts.free.byte_count < LAST_BYTES:
-            yield OomFinding(OomCode.LEAVE_ROOM, facts.free.byte_count)
+        if _is_nearly_full(found):
+            yield OomFinding(OomCode.LEAVE_ROOM, _bytes(facts.free))
         yield OomFinding(OomCode.FIND_LIMIT)
     if facts.idle is not None and facts.asked is not None and facts.idle.byte_count >= facts.asked.byte_count:
         yield OomFinding(OomCode.ALSO_FRAGMENTED, facts.idle.byte_count)
@@ -159,8 +159,8 @@ def _explanations(found: OomVerdict) -> Iterator[OomFinding]:
             yield OomFinding(OomCode.FIGURES_CONTRADICT, facts.free.byte_count)
     if found.verdict is Verdict.CAPACITY and facts.idle is not None and facts.origin is OomOrigin.TORCH:
         yield OomFinding(OomCode.SETTING_CANNOT_HELP, facts.idle.byte_count)
-    if found.implied_fraction is not None and facts.card is not None:
-        yield OomFinding(OomCode.LIMIT_NOT_NAMED, round(found.implied_fraction * facts.card.byte_count))
+    if found.implied_limit is not None and not _is_nearly_full(found):
+        yield OomFinding(OomCode.LIMIT_NOT_NAMED, found.implied_limit[0])
     if facts.largest_gap_bytes and facts.idle is not None and not _came_back(found):
         yield OomFinding(OomCode.LARGEST_GAP, facts.largest_gap_bytes)
     if facts.other_streams_idle_bytes:
@@ -197,6 +197,12 @@ def _came_back(found: OomVerdict) -> bool:
     if facts.largest_gap_bytes is None or facts.request is None or facts.has_max_split:
         return False
     return facts.largest_gap_bytes >= facts.request.high
+
+
+def _is_nearly_full(found: OomVerdict) -> bool:
+    """Whether what is free on the card are its last bytes, which the driver cannot always hand out."""
+    free = found.facts.free
+    return free is not None and free.byte_count < LAST_BYTES
 
 
 def _over_limit(found: OomVerdict) -> int | None:

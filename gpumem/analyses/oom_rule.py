@@ -155,8 +155,10 @@ class OomVerdict:
     """Of that, this process's."""
     others_outside: Figure | None
     """The rest of that: other processes and the driver; None where the two are not told apart."""
+    implied_limit: tuple[int, int] | None
+    """The bytes from which and below which a limit lies that explains a refusal which names none."""
     implied_fraction: float | None
-    """Of the card: the per-process fraction that explains a refusal which names none."""
+    """Of the card: the one round share between the two."""
     request_range: tuple[int, int] | None
     """Least and greatest bytes that the program may have asked for."""
     findings: Sequence[OomFinding]
@@ -186,6 +188,7 @@ def judge_refusal(facts: OomFacts) -> OomVerdict:
         outside=sums.outside,
         own_outside=sums.own_outside,
         others_outside=sums.others_outside,
+        implied_limit=_implied_limit(sums.facts) if verdict is Verdict.LIMIT else None,
         implied_fraction=_implied_fraction(sums.facts) if verdict is Verdict.LIMIT else None,
         request_range=_request_range(facts),
         findings=(),
@@ -358,11 +361,19 @@ def is_held_elsewhere(facts: OomFacts) -> bool:
     return facts.process.high < held.low and facts.process.low <= facts.card.high
 
 
+def _implied_limit(facts: OomFacts) -> tuple[int, int] | None:
+    """What was reserved fitted the limit, and with what was asked for it did not."""
+    if facts.limit is not None or facts.reserved is None or facts.asked is None:
+        return None
+    return facts.reserved.low, (facts.reserved + facts.asked).high
+
+
 def _implied_fraction(facts: OomFacts) -> float | None:
     """The round share of the card between what was reserved and what would have been; None where many would do."""
-    if facts.limit is not None or facts.card is None or facts.reserved is None or facts.asked is None:
+    bounds = _implied_limit(facts)
+    if bounds is None or facts.card is None:
         return None
-    least, most = facts.reserved.low, (facts.reserved + facts.asked).high
+    least, most = bounds
     percents = [percent for percent in range(1, 100) if least <= facts.card.byte_count * percent / 100 < most]
     return percents[0] / 100 if len(percents) == 1 else None
 

@@ -67,10 +67,7 @@ def finding_text(finding: OomFinding, found: OomVerdict) -> str:
     elif finding.code is OomCode.FIND_HIDDEN_PROCESSES:
         text = _hidden(found, amount)
     elif finding.code is OomCode.LIMIT_NOT_NAMED:
-        percent = round(100 * (found.implied_fraction or 0))
-        text = (
-            f"With this request {owner} would have passed {percent} % of the card ({amount}): a per-process fraction."
-        )
+        text = _limit_not_named(found)
     elif finding.code is OomCode.RECORD and found.facts.allocated is not None:
         text = (
             f"See which lines of your program hold the {format_bytes(found.facts.allocated.byte_count)}: record a run."
@@ -256,6 +253,14 @@ def _hidden(found: OomVerdict, amount: str) -> str:
     return (
         f"{amount} of the card belong to processes that the error does not list (another container's, another user's)."
     )
+
+
+def _limit_not_named(found: OomVerdict) -> str:
+    least, below = found.implied_limit or (0, 0)
+    text = f"A limit of {{owner}}'s own that explains this lies from {format_bytes(least)} to {format_bytes(below)}"
+    if found.implied_fraction is None:
+        return f"{text}."
+    return f"{text}: a per-process fraction of {found.implied_fraction:.2f} does."
 
 
 def _segment_rounded(found: OomVerdict) -> str:

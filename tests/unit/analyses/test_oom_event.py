@@ -145,5 +145,9 @@ def test_recordings_of_a_card_have_the_right_verdict(
     found = verdict_at(open_trace(str(path)))
     assert found.verdict is verdict
     assert found.facts.idle == Figure(idle_bytes)
+    if name == "oom":
+        assert found.implied_limit is not None
+        least, below = found.implied_limit
+        assert least <= 2_000_000_000 < below  # what the recording's limit was
     if name == "exhaust":
         assert found.short == Figure(4294967296 - 3528589312)

@@ -13,6 +13,8 @@ import pytest
 import gpumem
 from gpumem.abi.policy import NO_LIMIT, DeviceOptions
 from gpumem.allocator import Allocator
+from gpumem.analyses.replay import Wish, find_replay
+from gpumem.analyses.summary import summarise_trace
 from gpumem.errors import UsageError
 from gpumem.heap.instants import find_instant
 from gpumem.heap.state import heap_at
@@ -228,3 +230,38 @@ def test_threads_share_an_allocator(gpu: Allocator) -> None:
         thread.join()
     assert contradiction(gpu) is None
     assert (gpu.stats().block_count, gpu.stats().allocated_bytes) == (0, 0)
+
+
+def test_two_devices_in_one_program_are_two_heaps_in_its_trace(tmp_path: Path) -> None:
+    with (
+        gpumem.record(tmp_path / "t.gpumem", stacks=False),
+        Allocator("simulated", 0, memory_bytes=GIB) as first,
+        Allocator("simulated", 1, memory_bytes=2 * GIB) as second,
+    ):
+        live = [
+            (gpu, block)
+            for number in range(300)
+            for gpu in (first, second)
+            for block in [gpu.alloc(1000 + 7777 * number % 300_000, stream=number % 2)]
+        ]
+        for gpu, block in live[::3]:
+            gpu.free(block)
+        second.empty_cache()
+        gpumem.mark("half")
+        held = [(gpu.stats(), gpu.snapshot()) for gpu in (first, second)]
+    # Both devices hand out the same addresses: nothing but the ordinal tells them apart.
+    assert held[0][1][0].address == held[1][1][0].address
+    trace = gpumem.open(tmp_path / "t.gpumem")
+    summary = summarise_trace(trace)
+    assert [device.facts.capacity_bytes for device in summary.devices] == [GIB, 2 * GIB]
+    for device, (stats, _) in zip(summary.devices, held, strict=True):
+        assert device.allocated_bytes is not None
+        assert device.allocated_bytes.peak == stats.allocated_bytes_peak
+        assert device.reserved_bytes.peak == stats.reserved_bytes_peak
+    heaps = heap_at(trace, find_instant(trace, parse_moment("mark:half")).event)
+    for heap, (_, segments) in zip(heaps, held, strict=True):
+        assert {(block.address, block.block_bytes, block.state) for one in heap.segments for block in one.blocks} == {
+            (block.address, block.block_bytes, block.state) for one in segments for block in one.blocks
+        }
+    checks = [device.check for device in find_replay(trace, Wish({})).devices]
+    assert [(check.exact, check.decision_count == check.event_count) for check in checks] == [(True, True)] * 2

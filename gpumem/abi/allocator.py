@@ -187,6 +187,11 @@ class NativeAllocator:
         """Has the block's free wait for `stream`."""
         return Status(self._core.gm_allocator_record_stream(self._handle, address, stream))
 
+    def share_with_torch(self) -> None:
+        """Has PyTorch's requests on the device served by this allocator too, which then lives with the process."""
+        self._owned = False
+        require_ok(self._core.gm_torch_share(self._handle))
+
     def empty_cache(self) -> Status:
         """Gives idle segments back to the device."""
         return Status(self._core.gm_allocator_empty_cache(self._handle))
@@ -292,6 +297,15 @@ def torch_allocator(device: int) -> NativeAllocator | None:
     """The allocator that serves PyTorch on a device; None while it has been asked for nothing."""
     handle = load_core().gm_torch_allocator(device)
     return NativeAllocator(handle, owned=False) if handle else None
+
+
+def start_torch_allocator(device: int) -> NativeAllocator:
+    """The allocator that serves PyTorch on a device, made where there is none; raises DeviceUnavailable."""
+    handle = c_void_p()
+    error = ctypes.create_string_buffer(TEXT_CAPACITY)
+    if load_core().gm_torch_start(device, byref(handle), error, TEXT_CAPACITY) or not handle.value:
+        raise DeviceUnavailable(f"{error.value.decode(errors='replace')}; gpumem doctor says more.")
+    return NativeAllocator(handle.value, owned=False)
 
 
 def answer_cache_info() -> str | None:

@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uin
 
 from gpumem.abi.policy_layout import CHeapBlocks, CHeapSegments
 
-ALLOCATOR_ABI_HASH = "141126fa49ff7dd959692d56d5b9e7e4d566e7c4e6c3e94c340cc7593b666e25"
+ALLOCATOR_ABI_HASH = "00efe22a180786e45c1b6e9f303a9a5600262c7d6cc32f76ae5bc0f7c8f581b8"
 """SHA-256 of the gpumem_allocator.h that this module was written for."""
 
 
@@ -128,6 +128,8 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_allocator_take_heap": (c_int32, (c_void_p, HeapTaker, c_void_p)),
     "gm_torch_prepare": (c_int32, (c_char_p, c_char_p, c_size_t)),
     "gm_torch_allocator": (c_void_p, (c_uint32,)),
+    "gm_torch_start": (c_int32, (c_uint32, POINTER(c_void_p), c_char_p, c_size_t)),
+    "gm_torch_share": (c_int32, (c_void_p,)),
     "gm_torch_answer_cache_info": (c_int32, (c_char_p, c_size_t)),
     "gm_cupy_create": (c_int32, (c_void_p, c_void_p, POINTER(c_void_p))),
     "gm_cupy_malloc_function": (c_void_p, (c_void_p,)),

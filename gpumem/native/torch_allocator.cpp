@@ -159,6 +159,35 @@ gm_allocator* gm_torch_allocator(uint32_t device) {
   return reinterpret_cast<gm_allocator*>(find_allocator(static_cast<int>(device)));
 }
 
+gm_status gm_torch_start(uint32_t device, gm_allocator** allocator, char* error, size_t capacity) {
+  if (!allocator) return GM_BAD_ARGUMENT;
+  return gpumem::guarded([&]() -> gm_status {
+    try {
+      *allocator = reinterpret_cast<gm_allocator*>(start_device(static_cast<int>(device)));
+    } catch (const std::runtime_error& why) {
+      gpumem::copy_text(why.what(), error, capacity);
+      return GM_ALLOCATOR_NO_DEVICE;
+    }
+    return GM_OK;
+  });
+}
+
+gm_status gm_torch_share(gm_allocator* allocator) {
+  if (!allocator) return GM_BAD_ARGUMENT;
+  return gpumem::guarded([&]() -> gm_status {
+    auto* shared = reinterpret_cast<LiveAllocator*>(allocator);
+    Prepared& known = prepared();
+    std::lock_guard<std::mutex> lock(known.mutex);
+    int device = shared->device();
+    if (device >= kDevicesMax || find_allocator(device)) return GM_BAD_ARGUMENT;
+    double fraction = known.fractions[static_cast<size_t>(device)];
+    uint64_t limit_bytes = limit_by_fraction(fraction, shared->memory_bytes());
+    if (fraction >= 0.0) shared->with_policy([&](gpumem::Policy& policy) { policy.set_limit(limit_bytes); });
+    g_allocators[static_cast<size_t>(device)].store(shared, std::memory_order_release);
+    return GM_OK;
+  });
+}
+
 extern "C" {
 
 GM_API void* gm_torch_malloc(size_t bytes, int device, void* stream) {

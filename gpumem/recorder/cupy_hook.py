@@ -17,7 +17,7 @@ from typing import Any
 
 from gpumem import abi
 from gpumem.abi import cupy as native_functions
-from gpumem.abi.allocator import DeviceKind, NativeAllocator, Status
+from gpumem.abi.allocator import NativeAllocator, Status
 from gpumem.recorder import own_allocators, recording
 from gpumem.vocabulary import AllocatorChoice
 
@@ -72,8 +72,8 @@ class CupyAllocator:
         with self._lock:
             native = self._by_device.get(device)
             if native is None:
-                native = self._by_device[device] = own_allocators.start_allocator(
-                    DeviceKind.CUDA, device, settings=self._settings, memory_bytes=self._memory_bytes
+                native = self._by_device[device] = own_allocators.share_allocator(
+                    device, settings=self._settings, memory_bytes=self._memory_bytes
                 )
                 if self._functions is not None:
                     self._functions.serve(device, native)

@@ -12,7 +12,14 @@ import threading
 from dataclasses import dataclass
 
 from gpumem import abi
-from gpumem.abi.allocator import DeviceKind, HeapSegment, NativeAllocator, create_allocator, torch_allocator
+from gpumem.abi.allocator import (
+    DeviceKind,
+    HeapSegment,
+    NativeAllocator,
+    create_allocator,
+    start_torch_allocator,
+    torch_allocator,
+)
 from gpumem.errors import UsageError
 from gpumem.recorder import recording
 from gpumem.recorder.torch_shapes import STATES
@@ -30,11 +37,14 @@ class OwnAllocator:
     kind: DeviceKind
     device: int
     settings: str
+    is_lasting: bool = False
+    """Nobody ends it: PyTorch may come to share it."""
 
 
 _lock = threading.RLock()
 _alive: dict[tuple[DeviceKind, int], OwnAllocator] = {}
-_is_torch_served = False
+_torch_settings: str | None = None
+"""None: PyTorch is not served by ours."""
 
 
 def start_allocator(
@@ -44,8 +54,9 @@ def start_allocator(
     settings: str = "",
     memory_bytes: int | None = None,
     limit_bytes: int | None = None,
+    is_lasting: bool = False,
 ) -> NativeAllocator:
-    """A new allocator whose events are recorded if this process is; end it with end_allocator().
+    """A new allocator whose events are recorded if this process is; end it with end_allocator(), or never (lasting).
 
     Raises UsageError when the device has one already or for wrong settings, DeviceUnavailable.
     """
@@ -58,10 +69,32 @@ def start_allocator(
         native = create_allocator(
             kind, device=device, settings=settings, memory_bytes=memory_bytes, limit_bytes=limit_bytes
         )
-        own = _alive[kind, device] = OwnAllocator(native, kind, device, settings)
-        if recording.is_armed() and recording.ensure_started():
-            _record_facts(own)
+        _keep(OwnAllocator(native, kind, device, settings, is_lasting))
     return native
+
+
+def share_allocator(device: int, *, settings: str, memory_bytes: int | None) -> NativeAllocator:
+    """A lasting allocator on a GPU: the one that serves PyTorch there, where gpumem's does and nothing else is asked.
+
+    One heap then serves both, and one replay follows it. Raises as start_allocator().
+    """
+    with _lock:
+        is_as_torch_s = memory_bytes is None and settings in ("", _torch_settings)
+        if _torch_settings is None or not is_as_torch_s or (DeviceKind.CUDA, device) in _alive:
+            is_lasting = memory_bytes is None
+            return start_allocator(
+                DeviceKind.CUDA, device, settings=settings, memory_bytes=memory_bytes, is_lasting=is_lasting
+            )
+        native = start_torch_allocator(device)
+        _keep(OwnAllocator(native, DeviceKind.CUDA, device, _torch_settings, is_lasting=True))
+    return native
+
+
+def _keep(own: OwnAllocator) -> None:
+    """Called with the lock held."""
+    _alive[own.kind, own.device] = own
+    if recording.is_armed() and recording.ensure_started():
+        _record_facts(own)
 
 
 def end_allocator(native: NativeAllocator) -> None:
@@ -97,13 +130,17 @@ def find_serving(device: int) -> NativeAllocator | None:
 def is_any_on_gpu() -> bool:
     """Whether an allocator of ours holds a GPU in this process."""
     with _lock:
-        return _is_torch_served or any(kind is DeviceKind.CUDA for kind, _ in _alive)
+        return _torch_settings is not None or any(kind is DeviceKind.CUDA for kind, _ in _alive)
 
 
-def note_torch_served() -> None:
-    """PyTorch's requests come to ours from now on."""
-    global _is_torch_served
-    _is_torch_served = True
+def note_torch_served(settings: str) -> None:
+    """PyTorch's requests come to ours from now on, where another library's allocator has its settings to that one."""
+    global _torch_settings
+    with _lock:
+        _torch_settings = settings
+        for own in _alive.values():
+            if own.kind is DeviceKind.CUDA and own.is_lasting and own.settings == settings:
+                own.native.share_with_torch()
 
 
 def is_any_recorded() -> bool:

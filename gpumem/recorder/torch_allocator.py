@@ -62,7 +62,7 @@ def plug_in(torch: ModuleType, *, settings: str) -> str | None:
             "program with gpumem run --allocator gpumem."
         ) from None
     _kept.append(plugged)
-    own_allocators.note_torch_served()
+    own_allocators.note_torch_served(settings)
     _serve_figures(torch)
     return answer_cache_info()
 

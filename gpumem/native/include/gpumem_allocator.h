@@ -131,6 +131,12 @@ GM_API gm_status gm_allocator_take_heap(gm_allocator* allocator, gm_allocator_he
 GM_API gm_status gm_torch_prepare(const char* settings, char* error, size_t capacity);
 /* The device's allocator; null while PyTorch has asked it for nothing. */
 GM_API gm_allocator* gm_torch_allocator(uint32_t device);
+/* The same, made where there is none yet, for another library of the program to share. GM_ALLOCATOR_NO_DEVICE with the
+ * reason. */
+GM_API gm_status gm_torch_start(uint32_t device, gm_allocator** allocator, char* error, size_t capacity);
+/* Has PyTorch's requests on the allocator's device served by it; it must never be destroyed. GM_BAD_ARGUMENT where
+ * PyTorch has asked for something there already. */
+GM_API gm_status gm_torch_share(gm_allocator* allocator);
 /* Makes cudnn.benchmark work: PyTorch asks the allocator in use for its largest free block, which a pluggable one
  * refuses to say. GM_UNSUPPORTED with a sentence where this PyTorch is laid out otherwise. */
 GM_API gm_status gm_torch_answer_cache_info(char* reason, size_t capacity);

@@ -16,6 +16,7 @@ from fake_torch import write_fake_torch
 from gpumem import abi
 from gpumem.analyses.oom import explain_log
 from gpumem.analyses.oom_rule import Verdict
+from gpumem.analyses.replay import Wish, find_replay
 from gpumem.importers.oom_log import read_oom_text
 from gpumem.recorder.torch_install import find_torch
 from gpumem.trace.oom_message import Figure
@@ -115,6 +116,42 @@ def test_program_runs_on_our_allocator_and_its_figures_are_ours(driver: Path, tm
     assert kinds.count("ALLOC") == 2
     assert "EMPTY_CACHE" in kinds
     assert trace.meta.devices[0].torch_reserved_bytes_peak == 42 << 20
+
+
+SHARING = """
+import json
+from gpumem.recorder import own_allocators
+def use_other_library():
+    native = own_allocators.share_allocator(0, settings=SETTINGS, memory_bytes=None)
+    status, address = native.alloc(30 << 20, 0x70)
+    assert not status
+    return address
+def use_torch():
+    global torch
+    from torch._C import _cuda_getDeviceCount
+    import torch
+    torch.cuda.init()
+    return torch._C.current.malloc(1000, 0, None)
+addresses = [use() for use in ORDER]
+print(json.dumps([torch._C._cuda_memoryStats(0)['reserved_bytes']['all']['current'], len(set(addresses))]))
+"""
+
+
+@pytest.mark.parametrize("order", ["use_other_library, use_torch", "use_torch, use_other_library"])
+def test_another_library_shares_the_allocator_that_serves_pytorch(driver: Path, tmp_path: Path, order: str) -> None:
+    folder = write_fake_torch(tmp_path / "site")
+    with open(folder / "_C.py", "a") as file:
+        file.write(dedent(PLUGGABLE))
+    settings = "expandable_segments:True"
+    (tmp_path / "work.py").write_text(f"SETTINGS = {settings!r}\n{SHARING.replace('ORDER', f'({order})')}")
+    command = [sys.executable, "-m", "gpumem", "run", "--allocator", "gpumem", "-o", "t.gpumem", "work.py"]
+    variables = environment(driver, tmp_path / "site")
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, json.loads(done.stdout)) == (0, [42 << 20, 2]), done.stderr
+    trace = gpumem.open(tmp_path / "t.gpumem")
+    assert (trace.meta.source, trace.meta.settings) == (TraceSource.GPUMEM, settings)
+    check = find_replay(trace, Wish({})).devices[0].check
+    assert (check.exact, check.decision_count, check.event_count) == (True, 4, 4)
 
 
 def test_a_memory_limit_holds_under_our_allocator(driver: Path, tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ NEEDED_BYTES = 4 << 30
 
 
 @click.command()
-@click.option("-o", "--output", metavar="FILE", help="The trace to write [default: demo.gpumem].")
+@click.option(
+    "-o", "--output", metavar="FILE", callback=options.check_path, help="The trace to write [default: demo.gpumem]."
+)
 @click.option("-f", "--force", is_flag=True, help="Overwrite an existing trace.")
 @click.option("--report", "page", metavar="FILE", help="Write the page of gpumem report too.")
 @options.json_option

@@ -21,8 +21,8 @@ TOP = 6
 
 
 @click.command()
-@click.argument("before", metavar="BEFORE")
-@click.argument("after", metavar="[AFTER]", required=False)
+@click.argument("before", metavar="BEFORE", callback=options.check_path)
+@click.argument("after", metavar="[AFTER]", required=False, callback=options.check_path)
 @click.option(
     "--at",
     "moments",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("trace", metavar="[TRACE]", required=False)
+@click.argument("trace", metavar="[TRACE]", required=False, callback=options.check_path)
 @click.option(
     "--at",
     "moment",

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import click
 
+from gpumem_cli.options import check_path
+
 
 @click.command("import")
-@click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="The .gpumem to write.")
+@click.argument("source", metavar="FILE", callback=check_path)
+@click.option("-o", "--output", metavar="FILE", callback=check_path, help="The .gpumem to write.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite it if it exists.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing when it went well.")
-def import_(source: Path, output: Path | None, force: bool, quiet: bool) -> None:
+def import_(source: str, output: str | None, force: bool, quiet: bool) -> None:
     """Write what FILE holds as a .gpumem.
 
     FILE is a journal, a memory snapshot of PyTorch (pickle or JSON, compressed or not), or a .gpumem whose block sizes
@@ -28,7 +30,7 @@ def import_(source: Path, output: Path | None, force: bool, quiet: bool) -> None
     from gpumem.seal.importing import import_trace
     from gpumem.units import counted
 
-    made = import_trace(source, output, force=force)
+    made = import_trace(Path(source), None if output is None else Path(output), force=force)
     if not quiet:
         ended = ", its program still runs" if made.is_partial else ending(made.ended_by)
         click.echo(f"gpumem: wrote {made.path}: {counted(made.event_count, 'event')}{ended}", err=True)

@@ -19,7 +19,7 @@ TOP = 16
 
 
 @click.command()
-@click.argument("log", metavar="FILE|-")
+@click.argument("log", metavar="FILE|-", callback=options.check_path)
 @options.json_option
 @options.top_option(TOP, "errors")
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Only the errors of this rank.")

@@ -17,10 +17,19 @@ if TYPE_CHECKING:
     from gpumem.trace.model import Trace
     from gpumem.vocabulary import DeviceOrdinal
 
+Value = TypeVar("Value")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Decorator = Callable[[Decorated], Decorated]
 
 MOMENTS = "start, end, peak, peak:reserved, oom, mark:NAME, step:N, event:N, 12.5s or -2s (from the end)"
+
+
+def check_path(ctx: click.Context, param: click.Parameter, value: Value) -> Value:
+    """The path or paths as they were written; raises click.BadParameter for the empty one, Path's current folder."""
+    if value == "" or (isinstance(value, tuple) and "" in value):
+        raise click.BadParameter("the path is empty; the current folder is written as .", ctx, param)
+    return value
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, for scripts, instead of text.")
 device_option = click.option(
@@ -28,8 +37,8 @@ device_option = click.option(
 )
 from_option = click.option("--from", "from_moment", metavar="MOMENT", help=f"Only what came after: {MOMENTS}.")
 to_option = click.option("--to", "to_moment", metavar="MOMENT", help="Only what came until then, in the same words.")
-trace_argument = click.argument("trace", metavar="TRACE")
-traces_argument = click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
+trace_argument = click.argument("trace", metavar="TRACE", callback=check_path)
+traces_argument = click.argument("traces", metavar="TRACE...", nargs=-1, required=True, callback=check_path)
 
 
 def top_option(default: int, noun: str) -> Callable[[Decorated], Decorated]:

@@ -28,7 +28,13 @@ PAGE_SUFFIX = ".html"
 
 @click.command()
 @options.traces_argument
-@click.option("-o", "--output", metavar="FILE", help="The page to write [default: TRACE.html, in this folder].")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    callback=options.check_path,
+    help="The page to write [default: TRACE.html, in this folder].",
+)
 @click.option("-f", "--force", is_flag=True, help="Overwrite an existing page.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing when it went well.")
 @options.device_option

@@ -15,6 +15,7 @@ import click
 
 from gpumem.units import parse_bytes
 from gpumem.vocabulary import AllocatorChoice
+from gpumem_cli.options import check_path
 
 if TYPE_CHECKING:
     from gpumem.recorder.supervisor import RunOutcome
@@ -66,7 +67,13 @@ def _find_letter_with_value(word: str) -> tuple[str, bool]:
 
 
 @click.command(cls=ProgramCommand, context_settings={"allow_interspersed_args": False})
-@click.option("-o", "--output", metavar="FILE|DIR/", help="The trace to write [default: SCRIPT.<pid>.gpumem].")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE|DIR/",
+    callback=check_path,
+    help="The trace to write [default: SCRIPT.<pid>.gpumem].",
+)
 @click.option("-f", "--force", is_flag=True, help="Overwrite an existing trace.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing when the program has ended.")
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")

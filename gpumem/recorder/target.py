@@ -59,6 +59,8 @@ def find_script(script: str, arguments: Sequence[str]) -> Target:
 
     Raises ProgramNotFound.
     """
+    if not script:
+        raise ProgramNotFound("The name of the program is empty; name a script or a program.")
     path = Path(script)
     if script == "-":
         return Target(TargetKind.SCRIPT, script, arguments, "stdin")

@@ -50,6 +50,35 @@ def test_report_prints_text_and_json(command: str, trace_path: str, capsys: pyte
     assert json.loads(document)["schema"] == f"gpumem.{command}/1"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("summary", ""),
+        ("timeline", ""),
+        ("snapshot", ""),
+        ("explain", ""),
+        ("replay", ""),
+        ("diff", "", "b.gpumem"),
+        ("diff", "a.gpumem", ""),
+        ("oom", ""),
+        ("report", ""),
+        ("report", "a.gpumem", "-o", ""),
+        ("import", ""),
+        ("import", "a.gpumem", "-o", ""),
+        ("demo", "-o", ""),
+        ("run", "-o", "", "train.py"),
+        ("run", ""),
+    ],
+)
+def test_empty_path_does_not_mean_the_current_folder(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = gpumem(*words, capture=capsys)
+    assert (code, out) == (2, "")
+    assert " is empty; " in err
+    assert err.count("\n") == 1
+
+
 def test_summary_takes_a_folder_and_several_traces(trace_path: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, document, _ = gpumem("summary", "--json", trace_path, str(Path(trace_path).parent), capture=capsys)
     assert code == 0

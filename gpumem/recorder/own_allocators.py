@@ -74,20 +74,24 @@ def start_allocator(
 
 
 def share_allocator(device: int, *, settings: str, memory_bytes: int | None) -> NativeAllocator:
-    """A lasting allocator on a GPU: the one that serves PyTorch there, where gpumem's does and nothing else is asked.
+    """A lasting allocator on a GPU: the one that serves another library there already, where nothing else is asked.
 
     One heap then serves both, and one replay follows it. Raises as start_allocator().
     """
     with _lock:
-        is_as_torch_s = memory_bytes is None and settings in ("", _torch_settings)
-        if _torch_settings is None or not is_as_torch_s or (DeviceKind.CUDA, device) in _alive:
-            is_lasting = memory_bytes is None
-            return start_allocator(
-                DeviceKind.CUDA, device, settings=settings, memory_bytes=memory_bytes, is_lasting=is_lasting
-            )
-        native = start_torch_allocator(device)
-        _keep(OwnAllocator(native, DeviceKind.CUDA, device, _torch_settings, is_lasting=True))
-    return native
+        found = _alive.get((DeviceKind.CUDA, device))
+        in_force = _torch_settings if found is None else found.settings
+        is_shared = memory_bytes is None and settings in ("", in_force)
+        if is_shared and found is not None and found.is_lasting:
+            return found.native
+        if is_shared and found is None and _torch_settings is not None:
+            native = start_torch_allocator(device)
+            _keep(OwnAllocator(native, DeviceKind.CUDA, device, _torch_settings, is_lasting=True))
+            return native
+        is_lasting = memory_bytes is None
+        return start_allocator(
+            DeviceKind.CUDA, device, settings=settings, memory_bytes=memory_bytes, is_lasting=is_lasting
+        )
 
 
 def _keep(own: OwnAllocator) -> None:

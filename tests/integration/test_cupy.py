@@ -11,6 +11,7 @@ from textwrap import dedent
 import pytest
 
 import gpumem
+from gpumem.analyses.replay import Wish, find_replay
 from gpumem.vocabulary import EventKind, TraceSource
 from pretended_driver import build_driver
 
@@ -139,6 +140,22 @@ def test_cupy_is_recorded_beside_a_torch_with_its_own_allocator(
     kinds = [EventKind(kind) for batch in trace.event_batches(["kind"]) for kind in batch["kind"].tolist()]
     assert kinds.count(EventKind.ALLOC) == 1
     assert not any("CuPy" in note for note in trace.meta.notes)
+
+
+def test_code_may_ask_again_for_what_the_run_has_done(variables: dict[str, str], tmp_path: Path) -> None:
+    program = """
+        import cupy, gpumem.cupy
+        first = cupy.empty(1000)
+        allocator = gpumem.cupy.use()
+        again = gpumem.cupy.use()
+        second = cupy.empty(3 << 20)
+        assert again.native_of(0).statistics().all.allocated_bytes.current == 1024 + (3 << 20)
+        del first, second
+    """
+    done = run(tmp_path, variables, "-o", "t.gpumem", "-c", dedent(program))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    check = find_replay(gpumem.open(tmp_path / "t.gpumem"), Wish({})).devices[0].check
+    assert (check.exact, check.decision_count, check.event_count) == (True, 6, 6)
 
 
 def test_code_may_ask_for_it_by_itself(variables: dict[str, str], tmp_path: Path) -> None:

@@ -21,14 +21,17 @@ class Layout {
     this.perByte = perByte;
     this.starts = new Float64Array(segments.length);
     let at = 0;
+    let end = 0;
     segments.forEach((bytes, row) => {
       const length = Math.max(SEGMENT_MIN, bytes * perByte);
-      const left = width - (at % width);
-      if (length > left && left < width) at += left;
+      const used = at % width;
+      if (used && used + length > width) at += width - used;
       this.starts[row] = at;
-      at += length + BETWEEN;
+      end = at + length;
+      const border = Math.ceil(end / width - 1e-6) * width;
+      at = border - end <= BETWEEN ? border : end + BETWEEN;
     });
-    this.lines = Math.max(1, Math.ceil((at - BETWEEN) / width));
+    this.lines = Math.max(1, Math.ceil(end / width - 1e-6));
   }
 
   /* Calls see(line, x, width) for each line that a stretch of a segment lies on. */

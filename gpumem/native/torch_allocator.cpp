@@ -176,7 +176,7 @@ gm_status gm_torch_share(gm_allocator* allocator) {
   if (!allocator) return GM_BAD_ARGUMENT;
   return gpumem::guarded([&]() -> gm_status {
     auto* shared = reinterpret_cast<LiveAllocator*>(allocator);
-    Prepared& known = prepared();
+    Prepared& known = g_prepared;
     std::lock_guard<std::mutex> lock(known.mutex);
     int device = shared->device();
     if (device >= kDevicesMax || find_allocator(device)) return GM_BAD_ARGUMENT;

@@ -115,10 +115,11 @@ class _Collector:
         self.levels = after.last()
         self.event_count += events.count
         borders = self.edges.within(events)
+        curves = [*after.curves(), after.held_bytes + after.pending_bytes] if len(after.pending_bytes) > 1 else after.curves()
         kept: set[int] = set()
         for begin, end in pairwise(borders):
             kept |= {begin, end - 1}
-            for curve in after.curves():
+            for curve in curves:
                 if len(curve) > 1:
                     kept |= {begin + int(curve[begin:end].argmin()), begin + int(curve[begin:end].argmax())}
             self.highest_events.append(events.event_at(begin + int(after.held_bytes[begin:end].argmax())))

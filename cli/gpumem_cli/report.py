@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from gpumem.vocabulary import DeviceOrdinal
 
 PAGE_SUFFIX = ".html"
+PAGE_BYTES_MAX = 8 << 20
+COARSENESS_MAX = 32
+"""A page of one view that shows a thirty-second part of what it could is small, whatever its trace."""
 
 
 @click.command()
@@ -69,7 +72,13 @@ def write_report(
     from gpumem.analyses.page import find_page
     from gpumem.render.html.page import render_page
 
-    content = render_page(find_page(traces, devices=devices, progress=progress)).encode("utf-8")
+    coarseness = 1
+    while True:
+        page = find_page(traces, devices=devices, progress=progress, coarseness=coarseness)
+        content = render_page(page).encode("utf-8")
+        if len(content) <= PAGE_BYTES_MAX or coarseness >= COARSENESS_MAX:
+            break
+        coarseness *= 2
     write_page(target, content, force=force)
     return len(content)
 

@@ -1,7 +1,7 @@
 """Everything that one page shows of one or several traces.
 
-Owns: gathering the findings of the other analyses, view by view, and how fine they are. Must not know: HTML, colours.
-A view is one device of one trace; a page with many views draws each more coarsely, so that its bytes are bounded.
+Owns: gathering the findings of the other analyses, view by view. Must not know: HTML, colours.
+A view is one device of one trace; a page with many views draws each more coarsely (page_detail.py).
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpumem.analyses.bands import BANDS_MAX
 from gpumem.analyses.diff import compare_traces
 from gpumem.analyses.diff_findings import Held, TraceDiff
 from gpumem.analyses.explain import Ledger, find_ledger
-from gpumem.analyses.heap_moments import CELLS_MAX
 from gpumem.analyses.oom_rule import OomVerdict
 from gpumem.analyses.page_canvases import PageCanvases, find_canvases
 from gpumem.analyses.page_curves import PageCurves, find_curves
+from gpumem.analyses.page_detail import Detail
 from gpumem.analyses.page_flame import PeakFlame, find_flame
 from gpumem.analyses.page_readings import PageReadings, thin_readings
 from gpumem.analyses.page_shares import PageShares, find_shares
@@ -26,16 +25,6 @@ from gpumem.heap.scan import DeviceScan, scan_trace
 from gpumem.trace.model import Frame, Mark, Trace
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, MarkKind
 
-BUCKETS = 700
-"""Buckets of the curves on each axis, of a page with few views."""
-VIEWS_IN_FULL = 4
-VIEWS_DRAWN = 64
-"""Views with figures; of further ones the table of processes tells."""
-SITES_LISTED = 3000
-"""Sites in the tables, of all views together."""
-STACKS_LISTED = 4000
-"""Stacks that bands and heap maps tell, of all views together."""
-MARKS_KEPT = 1000
 DIFF_GROUPS_LISTED = 150
 
 Progress = Callable[[str, int, int], None]
@@ -92,39 +81,15 @@ class PageFindings:
 
     traces: Sequence[PageTrace]
     views: Sequence[PageView]
+    """Those with figures, by trace and device."""
     sites: PageSites
-    views_left_out: int
     diff: TraceDiff | None
     """What changed, where there are two traces."""
 
     @property
     def first_view(self) -> int:
         """The view that reserved the most, which is looked at first."""
-        return max(range(len(self.views)), key=lambda at: (_reserved(self.views[at]), -at), default=0)
-
-
-@dataclass(frozen=True, slots=True)
-class Detail:
-    """How fine the figures of a view are."""
-
-    buckets: int
-    sites: int
-    bands: int
-    cells: int
-    stacks: int
-
-    @classmethod
-    def of(cls, view_count: int) -> Detail:
-        """What a page with so many views can carry."""
-        share = max(1, -(-view_count // VIEWS_IN_FULL))
-        count = max(1, view_count)
-        return cls(
-            max(60, BUCKETS // share),
-            max(40, SITES_LISTED // count),
-            max(150, min(BANDS_MAX, 2 * BANDS_MAX // count)),
-            max(2000, CELLS_MAX // count),
-            max(100, STACKS_LISTED // count),
-        )
+        return max(range(len(self.views)), key=lambda at: (_reserved(self.views[at].summary), -at), default=0)
 
 
 def find_page(
@@ -132,42 +97,53 @@ def find_page(
     *,
     devices: Sequence[Collection[DeviceOrdinal] | None] | None = None,
     progress: Progress = lambda part, number, count: None,
+    coarseness: int = 1,
 ) -> PageFindings:
-    """What there is to show of `traces`, of the devices given for each."""
+    """What there is to show of `traces`, of the devices given for each; a `coarseness` of 2 shows half as much."""
     wanted = devices or [None] * len(traces)
     scans, summaries = [], []
     for number, (trace, of_trace) in enumerate(zip(traces, wanted, strict=True)):
         progress(f"peaks of {trace.path.name}", number, 2 * len(traces))
         scans.append(scan_trace(trace, devices=of_trace))
         summaries.append(summarise_trace(trace, devices=of_trace, scanned=scans[-1]))
-    detail = Detail.of(sum(len(summary.devices) for summary in summaries))
+    detail = Detail.of(sum(len(summary.devices) for summary in summaries), coarseness)
+    drawn = _drawn_views(summaries, detail.views)
     views: list[PageView] = []
     for number, (trace, summary) in enumerate(zip(traces, summaries, strict=True)):
         progress(f"figures of {trace.path.name}", len(traces) + number, 2 * len(traces))
-        views.extend(_find_views(trace, number, summary, scans[number], detail))
-    drawn = views[:VIEWS_DRAWN]
-    found = [PageTrace(summary, *_marks(trace)) for trace, summary in zip(traces, summaries, strict=True)]
+        chosen = [device for device in summary.devices if (number, device.facts.device) in drawn]
+        views.extend(_find_views(trace, number, chosen, scans[number], detail))
+    found = [PageTrace(summary, *_marks(trace, detail)) for trace, summary in zip(traces, summaries, strict=True)]
     diff = compare_traces(traces[0], traces[1], devices=wanted[0]) if len(traces) == 2 else None
-    return PageFindings(found, drawn, list_sites(_named(drawn, diff)), len(views) - len(drawn), diff)
+    return PageFindings(found, views, list_sites(_named(views, diff)), diff)
 
 
-def _reserved(view: PageView) -> int:
-    figures = view.summary.reserved_bytes
+def _drawn_views(summaries: Sequence[TraceSummary], view_count: int) -> Collection[tuple[int, int]]:
+    """Trace and device of the views that reserved the most, as many as can be drawn."""
+    views = [(number, device) for number, summary in enumerate(summaries) for device in summary.devices]
+    largest = sorted(views, key=lambda view: -_reserved(view[1]))[:view_count]
+    return {(number, device.facts.device) for number, device in largest}
+
+
+def _reserved(summary: DeviceSummary) -> int:
+    figures = summary.reserved_bytes
     return figures.peak if figures.peak is not None else figures.peak_recorded or 0
 
 
-def _marks(trace: Trace) -> tuple[Sequence[Mark], int]:
+def _marks(trace: Trace, detail: Detail) -> tuple[Sequence[Mark], int]:
     """The first named marks, and of many steps every second, third or so; and how many there are of both."""
-    named = [mark for mark in trace.marks if mark.kind is MarkKind.MARK][: MARKS_KEPT // 2]
+    named = [mark for mark in trace.marks if mark.kind is MarkKind.MARK][: detail.marks // 2]
     steps = [mark for mark in trace.marks if mark.kind is MarkKind.STEP]
-    thinned = steps[:: max(1, -(-len(steps) // (MARKS_KEPT // 2)))]
+    thinned = steps[:: max(1, -(-len(steps) // (detail.marks // 2)))]
     return sorted([*named, *thinned], key=lambda mark: (mark.event, mark.time_ns)), len(trace.marks)
 
 
 def _find_views(
-    trace: Trace, number: int, summary: TraceSummary, scanned: Sequence[DeviceScan], detail: Detail
+    trace: Trace, number: int, summaries: Sequence[DeviceSummary], scanned: Sequence[DeviceScan], detail: Detail
 ) -> Iterator[PageView]:
-    devices = {DeviceOrdinal(device.facts.device): device for device in summary.devices}
+    devices = {DeviceOrdinal(device.facts.device): device for device in summaries}
+    if not devices:
+        return
     curves = find_curves(trace, devices=devices, buckets=detail.buckets)
     peaks: dict[DeviceOrdinal, EventIndex] = {
         device: devices[device].peak.instant.event for device in curves if device in devices
@@ -188,7 +164,7 @@ def _find_views(
             of_device,
             curves.get(device),
             share,
-            None if share is None else find_flame(share.peak_stacks, share.peak_rest_bytes),
+            None if share is None else find_flame(share.peak_stacks, share.peak_rest_bytes, detail.flame_nodes),
             canvases,
             thin_readings(trace.readings, device, duration_ns=trace.meta.duration_ns, buckets=detail.buckets),
             _ledger_at_peak(trace, of_device, canvases),

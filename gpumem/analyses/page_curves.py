@@ -115,7 +115,11 @@ class _Collector:
         self.levels = after.last()
         self.event_count += events.count
         borders = self.edges.within(events)
-        curves = [*after.curves(), after.held_bytes + after.pending_bytes] if len(after.pending_bytes) > 1 else after.curves()
+        curves = (
+            [*after.curves(), after.held_bytes + after.pending_bytes]
+            if len(after.pending_bytes) > 1
+            else after.curves()
+        )
         kept: set[int] = set()
         for begin, end in pairwise(borders):
             kept |= {begin, end - 1}

@@ -13,7 +13,6 @@ from gpumem.analyses.page_shares import PeakStack
 from gpumem.analyses.sites import is_users_own
 from gpumem.trace.model import Frame
 
-NODES_KEPT = 1500
 LEAST_SHARE = 4000
 """Nodes with less than one part in so many of the peak are summed up."""
 
@@ -52,13 +51,13 @@ class PeakFlame:
     inverted: FlameTree
 
 
-def find_flame(stacks: Sequence[PeakStack], rest_bytes: int) -> PeakFlame:
-    """The trees of the stacks at a peak; `rest_bytes` are those of further stacks."""
+def find_flame(stacks: Sequence[PeakStack], rest_bytes: int, nodes_max: int = 1500) -> PeakFlame:
+    """The trees of the stacks at a peak, of about `nodes_max` nodes; `rest_bytes` are those of further stacks."""
     skipped = _shared_start(stacks)
     full = [(stack, stack.frames[::-1][skipped:]) for stack in stacks]
     own = [(stack, _own_frames(frames)) for stack, frames in full]
     inverted = [(stack, frames[::-1]) for stack, frames in own]
-    return PeakFlame(_tree(own, rest_bytes), _tree(full, rest_bytes), _tree(inverted, rest_bytes))
+    return PeakFlame(*(_tree(calls, rest_bytes, nodes_max) for calls in (own, full, inverted)))
 
 
 def _shared_start(stacks: Sequence[PeakStack]) -> int:
@@ -92,7 +91,7 @@ class _Node:
     is_rest: bool = False
 
 
-def _tree(stacks: Iterable[tuple[PeakStack, Sequence[Frame]]], rest_bytes: int) -> FlameTree:
+def _tree(stacks: Iterable[tuple[PeakStack, Sequence[Frame]]], rest_bytes: int, nodes_max: int) -> FlameTree:
     root = _Node(None)
     for stack, frames in stacks:
         at = root
@@ -102,7 +101,7 @@ def _tree(stacks: Iterable[tuple[PeakStack, Sequence[Frame]]], rest_bytes: int) 
             _add(at, stack)
     if rest_bytes:
         root.held_bytes += rest_bytes
-    return _flatten(root, rest_bytes)
+    return _flatten(root, rest_bytes, nodes_max)
 
 
 def _add(node: _Node, stack: PeakStack) -> None:
@@ -112,9 +111,9 @@ def _add(node: _Node, stack: PeakStack) -> None:
         node.sites.add(stack.site)
 
 
-def _flatten(root: _Node, rest_bytes: int) -> FlameTree:
+def _flatten(root: _Node, rest_bytes: int, nodes_max: int) -> FlameTree:
     """The nodes with the most bytes, callers first; children too small to be drawn become one node."""
-    least = max(1, root.held_bytes // LEAST_SHARE, _bytes_of_rank(root, NODES_KEPT))
+    least = max(1, root.held_bytes // LEAST_SHARE, _bytes_of_rank(root, nodes_max))
     nodes: list[FlameNode] = []
     depth = 0
     waiting: list[tuple[_Node, int, int]] = [(root, -1, 1)]

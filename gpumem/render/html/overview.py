@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from gpumem.analyses.page import PageFindings, PageTrace, PageView
 from gpumem.render.html.markup import NOTHING, Html, foreign, tag
 from gpumem.render.html.notes import trace_notes
-from gpumem.render.html.verdict import Figure, card_name, key_figures, most, oom_advice, verdict_sentences
-from gpumem.units import counted, format_bytes, format_duration, format_share
+from gpumem.render.html.verdict import Figure, card_name, key_figures, oom_advice, verdict_sentences
+from gpumem.units import counted, format_duration
 
 NAVIGATION = (
     ("ranks", "Processes"),
@@ -72,56 +72,6 @@ def verdict_section(page: PageFindings) -> Html:
         for number, view in enumerate(page.views)
     ]
     return tag("section", *views, id="verdict")
-
-
-def ranks_section(page: PageFindings) -> Html:
-    """A row for each view: whose it is, its peaks; picking one shows it below."""
-    first = page.views[page.first_view]
-    share = format_share(most(first.summary.reserved_bytes), first.summary.facts.capacity_bytes or 0)
-    text = (
-        f"{view_label(page, first)} reserved the most: {format_bytes(most(first.summary.reserved_bytes))}, {share} of "
-        "its card. It is shown below; pick another here."
-    )
-    head = ("Process", "Device", "Held at most", "Reserved at most", "Of the card", "Out of memory")
-    rows = [
-        tag(
-            "tr",
-            *(tag("td", cell, class_="number" if at > 1 else "") for at, cell in enumerate(cells)),
-            data_show=str(n),
-        )
-        for n, cells in enumerate(_rank_cells(page, view) for view in page.views)
-    ]
-    more = (
-        tag("p", f"And {counted(page.views_left_out, 'more view')}.", class_="quiet")
-        if page.views_left_out
-        else NOTHING
-    )
-    return tag(
-        "section",
-        tag("h2", "Processes and devices"),
-        tag("p", text, class_="verdict"),
-        tag(
-            "div",
-            tag("table", tag("thead", tag("tr", *(tag("th", word) for word in head))), tag("tbody", *rows)),
-            class_="scroll",
-        ),
-        more,
-        id="ranks",
-    )
-
-
-def _rank_cells(page: PageFindings, view: PageView) -> tuple[str, ...]:
-    summary = page.traces[view.trace].summary
-    reserved = most(view.summary.reserved_bytes)
-    rank = f"rank {summary.meta.rank}: " if summary.meta.rank is not None else ""
-    return (
-        f"{rank}{foreign(summary.path)}",
-        f"{view.summary.facts.device}: {card_name(view.summary)}",
-        format_bytes(view.summary.peak.held_bytes),
-        format_bytes(reserved),
-        format_share(reserved, view.summary.facts.capacity_bytes or 0),
-        str(view.summary.oom_count),
-    )
 
 
 def _what(page: PageFindings) -> str:

@@ -19,10 +19,11 @@ from gpumem.render.html.environment import environment_section
 from gpumem.render.html.ledger import ledger_section
 from gpumem.render.html.licence import PLOTLY_NOTICE
 from gpumem.render.html.markup import NOTHING, Html, foreign, join, tag
-from gpumem.render.html.overview import header, ranks_section, title_section, verdict_section
+from gpumem.render.html.overview import header, title_section, verdict_section
 from gpumem.render.html.page_json import pack_page
 from gpumem.render.html.payload import compress
 from gpumem.render.html.preview import curves_preview
+from gpumem.render.html.ranks import ranks_section
 
 SCRIPTS = ("gm.js", "curves.js", "flame.js", "sites.js", "canvas.js", "bands.js", "heap_map.js", "start.js")
 """In this order: gm.js first, since the others use it; start.js last, since it draws what they brought."""

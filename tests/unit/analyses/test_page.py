@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from gpumem.analyses.page import Detail, find_page
+from gpumem.analyses.page import find_page
 from gpumem.analyses.page_curves import PageCurves, find_curves
+from gpumem.analyses.page_detail import Detail
 from gpumem.analyses.page_flame import FlameTree, find_flame
 from gpumem.analyses.page_readings import thin_readings
 from gpumem.analyses.page_shares import PeakStack, find_shares
@@ -184,6 +185,17 @@ def test_page_names_every_site_that_its_figures_name() -> None:
     ]
 
 
-@pytest.mark.parametrize(("views", "buckets"), [(1, 700), (4, 700), (8, 350), (64, 60)])
-def test_many_views_are_drawn_more_coarsely(views: int, buckets: int) -> None:
-    assert Detail.of(views).buckets == buckets
+@pytest.mark.parametrize(
+    ("views", "coarseness", "drawn", "buckets"),
+    [(1, 1, 1, 700), (4, 1, 4, 700), (8, 1, 8, 350), (64, 1, 32, 87), (64, 4, 8, 87)],
+)
+def test_many_views_are_drawn_more_coarsely(views: int, coarseness: int, drawn: int, buckets: int) -> None:
+    detail = Detail.of(views, coarseness)
+    assert (detail.views, detail.buckets) == (drawn, buckets)
+
+
+def test_of_too_many_views_those_that_reserved_the_most_are_drawn() -> None:
+    traces = [TraceBuilder(rank=rank).segment((1 + rank % 3) * MiB).build() for rank in range(40)]
+    page = find_page(traces, coarseness=8)
+    assert [view.trace for view in page.views] == [2, 5, 8, 11]
+    assert len(page.traces) == 40

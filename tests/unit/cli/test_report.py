@@ -86,3 +86,13 @@ def test_device_that_the_trace_lacks_is_refused(folder: Path, capsys: pytest.Cap
     code, err = report("train.4711.gpumem", "--device", "5", capture=capsys)
     assert code == 2
     assert "has no device 5; it has 0." in err
+
+
+def test_page_that_would_be_too_large_is_drawn_more_coarsely(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert report("-q", "train.4711.gpumem", capture=capsys) == (0, "")
+    page_bytes = (folder / "train.4711.html").stat().st_size
+    monkeypatch.setattr("gpumem_cli.report.PAGE_BYTES_MAX", page_bytes - 1000)
+    assert report("-qf", "train.4711.gpumem", capture=capsys) == (0, "")
+    assert (folder / "train.4711.html").stat().st_size < page_bytes - 1000

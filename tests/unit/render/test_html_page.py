@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from busy_trace import busy_trace
 from gpumem.analyses.page import find_page
 from gpumem.render.html.page import render_page
 from gpumem.trace.model import Trace
@@ -219,3 +220,19 @@ def test_page_without_a_figure_carries_no_plotly() -> None:
     page = render_page(find_page([TraceBuilder().build()]))
     assert 'id="gm-plotly"' not in page
     assert "plotly.js" not in Elements(page).text
+
+
+def test_page_of_a_trace_in_which_nothing_repeats_stays_below_its_bound() -> None:
+    page = render_page(find_page([busy_trace(20_000)]))
+    assert len(page.encode()) < 6 << 20
+    found, columns = document(page)
+    curves = found["views"][0]["curves"]
+    assert len(column(curves["event"], columns)) < 20_000
+    assert max(column(curves["held_bytes"], columns)) == found["views"][0]["peak"]["bytes"]
+
+
+def test_coarser_page_is_smaller_and_has_the_same_peak() -> None:
+    trace = busy_trace(5_000)
+    fine, coarse = (render_page(find_page([trace], coarseness=coarseness)) for coarseness in (1, 16))
+    assert len(script(coarse, "gm-payload")) < 0.6 * len(script(fine, "gm-payload"))
+    assert document(coarse)[0]["views"][0]["peak"] == document(fine)[0]["views"][0]["peak"]

@@ -196,6 +196,19 @@ def test_canvases_are_zoomed_and_moved_by_keys_wheel_and_mouse(training: OpenedP
     training.tab.keyboard.press("0")
 
 
+def test_bands_are_as_high_as_the_peak_and_a_button_shows_it(training: OpenedPage) -> None:
+    training.figure("bands")
+    peak = training.run("() => ({ bytes: GM.view().bands.peak_bytes, event: GM.view().bands.peak.event })")
+    events = training.run("() => GM.view().bands.event_count")
+    assert training.run("() => GM.state.bands.highest_bytes") == peak["bytes"]
+    training.tab.get_by_label("Show what is around the peak").click()
+    view = training.run("() => GM.state.bands.view")
+    assert view["x0"] * events <= peak["event"] <= view["x1"] * events
+    assert view["x1"] - view["x0"] < 0.5
+    training.tab.locator('[data-figure="bands"] button[aria-label="Show all"]').click()
+    assert training.run("() => GM.state.bands.view.x1") == 1
+
+
 def test_the_wheel_scrolls_the_page_over_a_canvas_without_the_focus(training: OpenedPage) -> None:
     x, y = point(training, "bands", 0.5, 0.5)
     training.run("() => document.activeElement.blur()")

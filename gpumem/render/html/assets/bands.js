@@ -216,7 +216,7 @@ class BandsFigure {
       buttons: [["Peak", "Show what is around the peak", () => this.showPeak()]],
     });
     controls.append(...this.surface.controls());
-    this.legend = GM.siteLegend(this.sites());
+    this.legend = GM.siteLegend(this.sites(), "At the peak:");
     element.append(this.legend, this.table());
   }
 
@@ -230,7 +230,7 @@ class BandsFigure {
       sums.set(site, (sums.get(site) ?? 0) + (atPeak ? model.held_bytes[b] : 0));
     }
     const most = [...sums].sort((one, other) => other[1] - one[1] || one[0] - other[0]).slice(0, 12);
-    return most.map(([site, bytes]) => [site, `${GM.bytes(bytes)} at the peak`]);
+    return most.map(([site, bytes]) => [site, GM.bytes(bytes)]);
   }
 
   /* Some events around the peak. */
@@ -442,7 +442,7 @@ GM.figures.push({
       return {};
     }
     const figure = new BandsFigure(element, found);
-    GM.expose("bands", () => ({ axis: figure.axis, view: { ...figure.surface.view }, marked: figure.marked }));
+    GM.expose("bands", () => ({ axis: figure.axis, highest_bytes: figure.model.highest, view: { ...figure.surface.view }, marked: figure.marked }));
     return { select: (site) => figure.select(site), theme: () => figure.surface.paint(), clear: () => figure.surface.clear() };
   },
 });

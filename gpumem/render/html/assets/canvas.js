@@ -244,9 +244,10 @@ GM.stackLines = (stack) => {
 /* A site in a word. */
 GM.siteName = (site) => GM.page.sites[site]?.function ?? (site < 0 ? "not listed" : "no Python stack");
 
-/* A legend of sites, each a button that marks it. */
-GM.siteLegend = (sites) => {
+/* A legend of sites, each a button that marks it, behind a heading. */
+GM.siteLegend = (sites, heading) => {
   const row = GM.make("div", { class: "legend", role: "group", "aria-label": "Sites" });
+  if (heading) row.append(GM.make("span", { text: heading }));
   for (const [site, text] of sites) {
     const dot = GM.make("span", { class: "dot", style: `background: ${GM.siteColour(site)}` });
     const name = GM.make("span", { class: "name", text: GM.siteText(site) });

@@ -27,6 +27,8 @@ from gpumem.vocabulary import DeviceOrdinal, EventIndex, MarkKind
 
 DIFF_GROUPS_LISTED = 150
 
+PARTS = 4
+"""Of the work on a trace, as progress is told."""
 Progress = Callable[[str, int, int], None]
 """Told what is being done, as the how manieth of how many parts."""
 
@@ -103,16 +105,20 @@ def find_page(
     wanted = devices or [None] * len(traces)
     scans, summaries = [], []
     for number, (trace, of_trace) in enumerate(zip(traces, wanted, strict=True)):
-        progress(f"peaks of {trace.path.name}", number, 2 * len(traces))
+        progress(f"{trace.path.name}: peaks", number, PARTS * len(traces))
         scans.append(scan_trace(trace, devices=of_trace))
         summaries.append(summarise_trace(trace, devices=of_trace, scanned=scans[-1]))
     detail = Detail.of(sum(len(summary.devices) for summary in summaries), coarseness)
     drawn = _drawn_views(summaries, detail.views)
     views: list[PageView] = []
     for number, (trace, summary) in enumerate(zip(traces, summaries, strict=True)):
-        progress(f"figures of {trace.path.name}", len(traces) + number, 2 * len(traces))
         chosen = [device for device in summary.devices if (number, device.facts.device) in drawn]
-        views.extend(_find_views(trace, number, chosen, scans[number], detail))
+        first = len(traces) + number * (PARTS - 1)
+
+        def tell(part: str, done: int, name: str = trace.path.name, first: int = first) -> None:
+            progress(f"{name}: {part}", first + done, PARTS * len(traces))
+
+        views.extend(_find_views(trace, number, chosen, scans[number], detail, tell))
     found = [PageTrace(summary, *_marks(trace, detail)) for trace, summary in zip(traces, summaries, strict=True)]
     diff = compare_traces(traces[0], traces[1], devices=wanted[0]) if len(traces) == 2 else None
     return PageFindings(found, views, list_sites(_named(views, diff)), diff)
@@ -139,25 +145,29 @@ def _marks(trace: Trace, detail: Detail) -> tuple[Sequence[Mark], int]:
 
 
 def _find_views(
-    trace: Trace, number: int, summaries: Sequence[DeviceSummary], scanned: Sequence[DeviceScan], detail: Detail
+    trace: Trace,
+    number: int,
+    summaries: Sequence[DeviceSummary],
+    scanned: Sequence[DeviceScan],
+    detail: Detail,
+    tell: Callable[[str, int], None],
 ) -> Iterator[PageView]:
     devices = {DeviceOrdinal(device.facts.device): device for device in summaries}
     if not devices:
         return
+    tell("curves", 0)
     curves = find_curves(trace, devices=devices, buckets=detail.buckets)
     peaks: dict[DeviceOrdinal, EventIndex] = {
         device: devices[device].peak.instant.event for device in curves if device in devices
     }
+    tell("sites", 1)
     shares = find_shares(trace, {device: curves[device].highest_events for device in peaks}, peaks)
+    tell("allocations and heap", 2)
     scans = {scan.device: scan for scan in scanned}
     for device, of_device in devices.items():
         share = shares.get(device)
         scan = scans.get(device)
-        canvases = None
-        if scan is not None:
-            canvases = find_canvases(
-                trace, scan, bands_max=detail.bands, cells_max=detail.cells, stacks_max=detail.stacks
-            )
+        canvases = None if scan is None else _find_canvases(trace, scan, detail)
         rows = _site_rows(of_device, share)
         yield PageView(
             number,
@@ -172,6 +182,10 @@ def _find_views(
             rows[: detail.sites],
             len(rows),
         )
+
+
+def _find_canvases(trace: Trace, scan: DeviceScan, detail: Detail) -> PageCanvases:
+    return find_canvases(trace, scan, bands_max=detail.bands, cells_max=detail.cells, stacks_max=detail.stacks)
 
 
 def _ledger_at_peak(trace: Trace, summary: DeviceSummary, canvases: PageCanvases | None) -> Ledger:

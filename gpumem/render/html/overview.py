@@ -5,14 +5,15 @@ Owns: their HTML. Must not know: scripts, how figures are found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from gpumem.analyses.page import PageFindings, PageTrace, PageView
+from gpumem.analyses.page import PageFindings, PageView
 from gpumem.render.html.markup import NOTHING, Html, foreign, tag
 from gpumem.render.html.notes import trace_notes
 from gpumem.render.html.verdict import Figure, card_name, key_figures, oom_advice, verdict_sentences
 from gpumem.units import counted, format_duration
 
+TRACES_NAMED = 3
 NAVIGATION = (
     ("ranks", "Processes"),
     ("verdict", "Verdict"),
@@ -91,15 +92,20 @@ def _about(page: PageFindings, view: PageView) -> str:
 
 
 def _notes(page: PageFindings) -> Iterator[Html]:
+    """What a reader must know of each recording; said once where it is true of several."""
+    of_traces: dict[str, list[str]] = {}
     for trace in page.traces:
-        notes = list(trace_notes(trace.summary))
-        if notes:
-            yield tag("div", *_named(page, trace), *(tag("p", note) for note in notes), class_="notes")
+        for note in trace_notes(trace.summary):
+            of_traces.setdefault(note, []).append(foreign(trace.summary.path))
+    if of_traces:
+        lines = [tag("p", note, *_whose(page, paths)) for note, paths in of_traces.items()]
+        yield tag("div", *lines, class_="notes")
 
 
-def _named(page: PageFindings, trace: PageTrace) -> Iterator[Html]:
-    if len(page.traces) > 1:
-        yield tag("p", tag("strong", foreign(trace.summary.path)))
+def _whose(page: PageFindings, paths: Sequence[str]) -> Iterator[Html]:
+    if len(paths) < len(page.traces):
+        more = f" and {counted(len(paths) - TRACES_NAMED, 'more trace')}" if len(paths) > TRACES_NAMED else ""
+        yield tag("span", f" ({', '.join(paths[:TRACES_NAMED])}{more})", class_="quiet")
 
 
 def _advice(page: PageFindings, view: PageView) -> Html:

@@ -199,3 +199,12 @@ def test_of_too_many_views_those_that_reserved_the_most_are_drawn() -> None:
     page = find_page(traces, coarseness=8)
     assert [view.trace for view in page.views] == [2, 5, 8, 11]
     assert len(page.traces) == 40
+
+
+def test_progress_is_told_part_by_part() -> None:
+    told: list[tuple[str, int, int]] = []
+    trace = TraceBuilder(block_bytes_known=True).segment(2 * MiB).alloc("a", MiB).build()
+    find_page([trace, trace], progress=lambda part, number, count: told.append((part, number, count)))
+    assert [number for _, number, _ in told] == list(range(8))
+    assert {count for *_, count in told} == {8}
+    assert told[3][0] == "train.4711.gpumem: sites"

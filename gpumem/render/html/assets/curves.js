@@ -51,7 +51,12 @@ class Curves {
     const last = this.curves ? this.curves.event.length - 1 : this.readings.event.length - 1;
     this.slider = GM.make("input", { type: "range", id: "curves-moment", min: 0, max: Math.max(0, last), value: 0, "aria-label": "Moment to read" });
     this.slider.addEventListener("input", () => this.tell(Number(this.slider.value), []));
-    const change = (name) => (value) => { settings[name] = value; this.range = this.beginning(); this.redraw(); };
+    const change = (name) => (value) => {
+      if (name === "axis" && settings.axis !== value) this.range = null;
+      settings[name] = value;
+      this.range ??= this.beginning();
+      this.redraw();
+    };
     const controls = GM.make("div", { class: "controls" },
       GM.choice("curves-mode", "What is drawn", [["curves", "Curves"], ["sites", "By site"]], settings.mode, change("mode")),
       GM.choice("curves-axis", "Along", [["time", "Time"], ["events", "Events"]], settings.axis, change("axis")),

@@ -4,6 +4,7 @@
 const SITES_STACKED = 9;
 const MARKS_LINED = 40;
 const HOLDERS_TOLD = 4;
+const NAME_WIDTH = 16;
 const HEIGHT = 460;
 const settings = { axis: "time", mode: "curves", whole: false, point: null };
 
@@ -95,7 +96,7 @@ class Curves {
       if (!Object.keys(change).some((key) => key.startsWith("xaxis"))) return;
       this.range = change["xaxis.autorange"] ? this.everything() : [...this.plot.layout.xaxis.range];
       const axis = this.heightAxis();
-      GM.plotly.relayout(this.plot, { "yaxis.range": axis.range, "yaxis.tickvals": axis.tickvals, "yaxis.ticktext": axis.ticktext });
+      GM.plotly.relayout(this.plot, { "yaxis.range": axis.range, "yaxis.tickvals": axis.tickvals, "yaxis.ticktext": axis.ticktext, annotations: this.markNames(this.trace.marks.filter((mark) => mark.kind === "mark")) });
     });
   }
 
@@ -180,7 +181,6 @@ class Curves {
     const grid = GM.colour("line");
     const floor = rows.length ? 0.05 * rows.length + 0.04 : 0;
     const marks = this.trace.marks.filter((mark) => mark.kind === "mark");
-    const at = (mark) => (settings.axis === "time" ? mark.time_ns / this.unit : mark.event);
     const axis = settings.axis === "time" ? { ticksuffix: ` ${this.unitName}` } : { tickformat: ",d" };
     return {
       ...GM.plotlySize(this.plot, HEIGHT + 22 * rows.length), margin: { l: this.plot.clientWidth < 700 ? 64 : 78, r: 12, t: 8, b: 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
@@ -191,8 +191,27 @@ class Curves {
         rangeslider: { visible: true, range: this.everything(), yaxis2: { rangemode: "fixed", range: [-9, -8] }, thickness: 0.09, bgcolor: GM.colour("raised"), bordercolor: grid, borderwidth: 1 } },
       yaxis: { ...this.heightAxis(), domain: [floor, 1], gridcolor: grid, zerolinecolor: grid, tickfont: { color: quiet }, fixedrange: true },
       yaxis2: { domain: [0, Math.max(0.01, floor - 0.04)], type: "category", fixedrange: true, gridcolor: grid, tickfont: { color: quiet }, categoryorder: "array", categoryarray: rows.map((row) => row.name).reverse(), tickmode: "array", tickvals: rows.map((row) => row.name), range: [-0.5, rows.length - 0.5] },
-      shapes: marks.length > MARKS_LINED ? [] : marks.map((mark) => ({ type: "line", xref: "x", yref: "paper", x0: at(mark), x1: at(mark), y0: floor, y1: 1, line: { color: quiet, width: 1, dash: "dot" } })),
+      shapes: marks.length > MARKS_LINED ? [] : marks.map((mark) => ({ type: "line", xref: "x", yref: "paper", x0: this.at(mark), x1: this.at(mark), y0: floor, y1: 1, line: { color: quiet, width: 1, dash: "dot" } })),
+      annotations: this.markNames(marks),
     };
+  }
+
+  at(mark) {
+    return settings.axis === "time" ? mark.time_ns / this.unit : mark.event;
+  }
+
+  /* The names of the marks beside their lines, as far as they have room. */
+  markNames(marks) {
+    const [from, to] = this.range ?? this.everything();
+    const apart = ((to - from) * NAME_WIDTH) / Math.max(1, this.plot.clientWidth - 90);
+    let last = -Infinity;
+    const named = marks.filter((mark) => {
+      const fits = this.at(mark) >= from && this.at(mark) <= to - apart && this.at(mark) - last >= apart;
+      if (fits) last = this.at(mark);
+      return fits && marks.length <= MARKS_LINED;
+    });
+    return named.map((mark) => ({ x: this.at(mark), y: 1, xref: "x", yref: "paper", xanchor: "left", yanchor: "top", textangle: -90, showarrow: false,
+      text: GM.plotlyText(GM.short(mark.name, 28)), font: { size: 11, color: GM.colour("quiet") } }));
   }
 
   everything() {

@@ -62,8 +62,11 @@ def parse_bytes(text: str) -> int:
     return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
 
 
-def format_duration(duration_ns: int) -> str:
-    """`duration_ns` as a person reads it: `12.5 s`, `300 ms`, `1.2 us`, `2 min 05 s`."""
+def format_duration(duration_ns: int, *, is_round: bool = False) -> str:
+    """`duration_ns` as a person reads it, always in three digits: `12.5 s`, `300 ms`, `1.20 us`, `2 min 05 s`.
+
+    `is_round`: without the zeros at the end, as marks of an axis are written: `2.5 s`, `1 s`, `20 ms`.
+    """
     magnitude = abs(duration_ns)
     sign = "-" if duration_ns < 0 else ""
     seconds = round(magnitude / 10**9)
@@ -72,8 +75,10 @@ def format_duration(duration_ns: int) -> str:
     if seconds >= 60:
         return f"{sign}{seconds // 60} min {seconds % 60:02d} s"
     for unit, factor in _DURATION_UNITS:
-        if float(f"{magnitude / factor:.3g}") >= 1:
-            return f"{sign}{magnitude / factor:.3g} {unit}"
+        digits = f"{magnitude / factor:#.3g}"
+        if float(digits) >= 1:
+            digits = digits.rstrip("0").rstrip(".") if is_round and "." in digits else digits.removesuffix(".")
+            return f"{sign}{digits} {unit}"
     return f"{sign}{magnitude} ns"
 
 

@@ -53,10 +53,12 @@ def test_what_is_no_size_is_refused_with_the_text_in_the_sentence(text: str) -> 
     ("duration_ns", "text"),
     [
         (5, "5 ns"),
-        (1_500, "1.5 us"),
+        (1_500, "1.50 us"),
+        (8_200_000_000, "8.20 s"),
+        (8_290_000_000, "8.29 s"),
         (300_000_000, "300 ms"),
         (12_500_000_000, "12.5 s"),
-        (999_600_000, "1 s"),
+        (999_600_000, "1.00 s"),
         (125 * 10**9, "2 min 05 s"),
         (3_660 * 10**9, "1 h 01 min"),
         (59_999_999_999, "1 min 00 s"),
@@ -64,6 +66,11 @@ def test_what_is_no_size_is_refused_with_the_text_in_the_sentence(text: str) -> 
 )
 def test_durations_are_written_as_people_read_them(duration_ns: int, text: str) -> None:
     assert format_duration(duration_ns) == text
+
+
+def test_marks_of_an_axis_have_no_zeros_at_the_end() -> None:
+    marks = [format_duration(time_ns, is_round=True) for time_ns in (2_500_000_000, 10**9, 20_000_000, 100_000)]
+    assert marks == ["2.5 s", "1 s", "20 ms", "100 us"]
 
 
 def test_share_of_nothing_is_a_dash() -> None:

@@ -164,7 +164,7 @@ def _time_axis(timeline: Timeline, page: Page) -> Iterator[Text]:
     first = -(-timeline.start.time_ns // step) * step
     for time_ns in range(first, timeline.end.time_ns + 1, step):
         at = _column_of(timeline, time_ns, count)
-        text = format_duration(time_ns) if time_ns else "0 s"
+        text = format_duration(time_ns, is_round=True) if time_ns else "0 s"
         if at + len(text) <= count and all(cell == " " for cell in labels[max(0, at - 1) : at + len(text) + 1]):
             axis[at] = page.glyphs.tick
             labels[at : at + len(text)] = list(text)

@@ -48,8 +48,8 @@ def test_moment_is_found(text: str, event: int, time_ms: float) -> None:
         ("mark:lost", r"has no mark 'lost'; it has: mark:loaded\."),
         ("step:2", r"has no step:2; it has step:0 to step:1\."),
         ("event:99", r"has no event:99; its events are event:0 to event:14\."),
-        ("21ms", r"lasts 20 ms; name a time from 0s to 0.02s"),
-        ("-3s", r"lasts 20 ms"),
+        ("21ms", r"lasts 20.0 ms; name a time from 0s to 0.02s"),
+        ("-3s", r"lasts 20.0 ms"),
     ],
 )
 def test_missing_moment_names_those_there_are(text: str, sentence: str) -> None:

@@ -79,8 +79,8 @@ GM.duration = (ns) => {
   if (seconds >= 3600) return `${sign}${Math.floor(seconds / 3600)} h ${two(Math.floor((seconds % 3600) / 60))} min`;
   if (seconds >= 60) return `${sign}${Math.floor(seconds / 60)} min ${two(seconds % 60)} s`;
   for (const [unit, factor] of [["s", 1e9], ["ms", 1e6], ["us", 1e3]]) {
-    const shown = Number((magnitude / factor).toPrecision(3));
-    if (shown >= 1) return `${sign}${shown} ${unit}`;
+    const shown = (magnitude / factor).toPrecision(3);
+    if (Number(shown) >= 1) return `${sign}${shown} ${unit}`;
   }
   return `${sign}${magnitude} ns`;
 };

@@ -33,7 +33,7 @@ def summary(
     """Say what was live at the peak, who asked for it, how the cache behaved and what NVML saw.
 
     TRACE is a .gpumem file, the journal of a running or killed program, a memory snapshot of PyTorch, or a folder of
-    them. The site of a block is the innermost line of your own code that led to it.
+    them. The site of a block is the innermost line of your own code that led to it. gpumem report draws all of it.
     """
     from gpumem.analyses.holdings import GroupBy
     from gpumem.analyses.summary import summarise_trace

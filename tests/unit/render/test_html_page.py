@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 from busy_trace import busy_trace
 from gpumem.analyses.page import find_page
 from gpumem.render.html.page import render_page
 from gpumem.trace.model import Trace
+from random_traces import plain_states, traces
 from trace_builder import GiB, MiB, TraceBuilder
 from training_trace import training_trace
 
@@ -236,3 +238,12 @@ def test_coarser_page_is_smaller_and_has_the_same_peak() -> None:
     fine, coarse = (render_page(find_page([trace], coarseness=coarseness)) for coarseness in (1, 16))
     assert len(script(coarse, "gm-payload")) < 0.6 * len(script(fine, "gm-payload"))
     assert document(coarse)[0]["views"][0]["peak"] == document(fine)[0]["views"][0]["peak"]
+
+
+@settings(max_examples=15, deadline=None)
+@given(traces(), traces())
+def test_any_two_traces_make_a_page(one: tuple[Trace, int, bool], other: tuple[Trace, int, bool]) -> None:
+    found, _ = document(render_page(find_page([one[0], other[0]])))
+    devices = [sorted(view["device"] for view in found["views"] if view["trace"] == number) for number in (0, 1)]
+    known = [sorted(plain_states(trace, known=known)) for trace, _, known in (one, other)]
+    assert all(set(plain) <= set(drawn) for plain, drawn in zip(known, devices, strict=True))

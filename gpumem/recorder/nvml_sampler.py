@@ -42,6 +42,8 @@ HANGING_CALL_NS = 500_000_000
 """How long the program's end waits for one call to the driver."""
 THREAD_END_NS = 10_000_000_000
 """How long it waits for the thread otherwise: on a crowded machine a thread may take seconds to start or to end."""
+LEAVING_NS = 1_000_000_000
+"""How long it waits for the kernel's thread: one that ended long ago may have left its number to another."""
 _STOP_AGAIN_S = 0.005
 CUDA_START_NS = 2_000_000_000
 """Time that the start of CUDA may take until NVML lists the process, where no segment event says that it is over."""
@@ -127,6 +129,7 @@ class NvmlSampler:
         self._running.release()
         self._stopped = True
         # It has let go of the lock in Python, and still has to leave it.
+        deadline_ns = time.monotonic_ns() + LEAVING_NS
         while self._thread_id and _has_thread(self._thread_id) and time.monotonic_ns() < deadline_ns:
             time.sleep(0.0001)
 

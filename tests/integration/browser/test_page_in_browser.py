@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from chromium_pages import OpenedPage, open_page
+from gpumem.units import format_bytes, format_duration, format_share
 from hostile_page import NAMES
 
 if TYPE_CHECKING:
@@ -294,3 +295,19 @@ def test_hostile_names_are_text_and_run_nothing(browser: Browser, page_of: PageO
         assert "line\\nbreak\\x1b[31m\\u202eevil\\xff\\x00end" in rows
         assert page.requests == []
         assert page.complaints == []
+
+
+def test_numbers_are_written_as_the_terminal_writes_them(training: OpenedPage) -> None:
+    sizes = [0, 1, 1023, 1024, 1152, 1179648, 1207959552, 5 << 40, -(9 << 27), 1048570, *(3**n for n in range(33))]
+    assert training.run("(values) => values.map(GM.bytes)", sizes) == [format_bytes(size) for size in sizes]
+    times = [0, 999, 1000, 1125, 62_500, 999_600, 10**9, 59_400_000_000, 3_599_700_000_000, *(7**n for n in range(18))]
+    assert training.run("(values) => values.map(GM.duration)", times) == [format_duration(time) for time in times]
+    parts = [0, 1, 98, 122, 125, 500, 1000]
+    assert training.run("(values) => values.map((part) => GM.share(part, 1000))", parts) == [
+        format_share(part, 1000) for part in parts
+    ]
+    assert training.run("() => [GM.count(1234567), GM.counted(1, 'block'), GM.share(1, 0)]") == [
+        "1,234,567",
+        "1 block",
+        "-",
+    ]

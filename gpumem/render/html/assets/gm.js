@@ -59,16 +59,24 @@ GM.column = (ref) => {
 
 const UNITS = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
 
+/* A number with so many decimals; of two equally near the even one, as Python writes it: 1.125 is 1.12. */
+GM.fixed = (value, decimals) => {
+  const halves = value * 2 ** (decimals + 1);
+  if (!Number.isInteger(halves) || halves % 2 === 0) return value.toFixed(decimals);
+  const below = Math.floor((halves * 5 ** decimals) / 2);
+  return ((below % 2 ? below + 1 : below) / 10 ** decimals).toFixed(decimals);
+};
+
 GM.bytes = (count) => {
   const magnitude = Math.abs(count);
   const sign = count < 0 ? "-" : "";
   for (const [unit, factor] of UNITS)
-    if (magnitude >= 1024 && Number((magnitude / factor).toFixed(2)) >= 1) return `${sign}${(magnitude / factor).toFixed(2)} ${unit}`;
+    if (magnitude >= 1024 && Number(GM.fixed(magnitude / factor, 2)) >= 1) return `${sign}${GM.fixed(magnitude / factor, 2)} ${unit}`;
   return `${sign}${magnitude} B`;
 };
 
 GM.count = (count) => String(count).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
-GM.share = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "-");
+GM.share = (part, whole) => (whole ? `${GM.fixed((100 * part) / whole, 1)} %` : "-");
 GM.counted = (count, noun) => `${GM.count(count)} ${noun}${count === 1 ? "" : "s"}`;
 
 GM.duration = (ns) => {
@@ -80,7 +88,8 @@ GM.duration = (ns) => {
   if (seconds >= 60) return `${sign}${Math.floor(seconds / 60)} min ${two(seconds % 60)} s`;
   for (const [unit, factor] of [["s", 1e9], ["ms", 1e6], ["us", 1e3]]) {
     const shown = (magnitude / factor).toPrecision(3);
-    if (Number(shown) >= 1) return `${sign}${shown} ${unit}`;
+    const decimals = shown.includes(".") ? shown.length - 1 - shown.indexOf(".") : 0;
+    if (Number(shown) >= 1) return `${sign}${GM.fixed(magnitude / factor, decimals)} ${unit}`;
   }
   return `${sign}${magnitude} ns`;
 };

@@ -21,7 +21,10 @@ Value = TypeVar("Value")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Decorator = Callable[[Decorated], Decorated]
 
-MOMENTS = "start, end, peak, peak:reserved, oom, mark:NAME, step:N, event:N, 12.5s or -2s (from the end)"
+MOMENTS = (
+    "start, end, peak (of allocated; peak:reserved, peak:active), oom (oom:2 the second), mark:NAME, step:N, event:N, "
+    "12.5s, 300ms or -2s (from the end)"
+)
 
 
 def check_path(ctx: click.Context, param: click.Parameter, value: Value) -> Value:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.analyses.readings import nearest_reading
+from gpumem.analyses.readings import find_process_bytes
 from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.instants import Instant, find_instant, time_of
 from gpumem.heap.levels import basis_column
@@ -80,8 +80,7 @@ def measure_side(trace: Trace, moment: Moment, devices: Collection[DeviceOrdinal
     facts = {DeviceOrdinal(one.device): one for one in trace.meta.devices}
     measured = {}
     for scan, state in scans:
-        reading = nearest_reading(trace.readings, scan.device, instant.time_ns)
-        process_bytes = None if reading is None else reading.process_bytes
+        process_bytes = find_process_bytes(trace, scan.device, instant)
         one = facts.get(scan.device, DeviceFacts(scan.device))
         measured[scan.device] = _device_side(trace, reader, one, scan, state, process_bytes)
     return TraceSide(instant, measured)

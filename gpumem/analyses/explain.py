@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gpumem.analyses.explain_findings import Finding, find_findings
 from gpumem.analyses.explain_heap import CARRIED, HeapLedger, find_heap_ledger
-from gpumem.analyses.explain_outside import PlacedReading, choose_reading, find_outside, place_readings
+from gpumem.analyses.explain_outside import find_outside
 from gpumem.analyses.ledger_parts import (
     Component,
     ComponentName,
@@ -22,6 +22,7 @@ from gpumem.analyses.ledger_parts import (
     make_parent,
     sum_evidence,
 )
+from gpumem.analyses.readings import PlacedReading, choose_reading, place_readings
 from gpumem.analyses.workspaces import WorkspaceFinder
 from gpumem.heap.instants import Instant, find_instant
 from gpumem.heap.reserved import ReservedCurve, find_reserved_curve

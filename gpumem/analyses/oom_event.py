@@ -11,12 +11,13 @@ import numpy as np
 
 from gpumem.analyses.oom import find_oom_verdict, is_expandable_on
 from gpumem.analyses.oom_rule import SMALL_REQUEST_BYTES_MAX, OomFacts, OomVerdict, segment_bytes_of
-from gpumem.analyses.readings import nearest_reading
+from gpumem.analyses.readings import find_reading
 from gpumem.heap.figures import HeapFigures, measure_heap
+from gpumem.heap.instants import Instant
 from gpumem.heap.live import LiveTable
 from gpumem.heap.scan import live_at
 from gpumem.heap.segments import Segment, segments_at
-from gpumem.trace.model import DeviceFacts, Trace
+from gpumem.trace.model import DeviceFacts, Reading, Trace
 from gpumem.trace.oom_message import IMPOSSIBLE_BYTES, Figure, OomOrigin, ProcessShare
 from gpumem.units import MIB
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, StreamId
@@ -39,7 +40,7 @@ def explain_oom_event(trace: Trace, event: EventIndex) -> OomVerdict:
     heap = _Heap(trace, event, StreamId(stream), segments, blocks)
     card_bytes = card or known.capacity_bytes
     limit_bytes = limit or known.memory_limit_bytes
-    others = _other_processes(trace, device, time_ns)
+    reading = find_reading(trace, device, Instant(event, time_ns))
     return find_oom_verdict(
         OomFacts(
             OomOrigin.TRACE,
@@ -52,8 +53,8 @@ def explain_oom_event(trace: Trace, event: EventIndex) -> OomVerdict:
             private_idle=heap.private_idle,
             reserved=Figure(heap.reserved_bytes),
             limit=Figure(limit_bytes) if limit_bytes is not None and limit_bytes < IMPOSSIBLE_BYTES else None,
-            process=_this_process(card_bytes, free, others),
-            other_processes=others,
+            process=_this_process(card_bytes, free, reading),
+            other_processes=_other_processes(reading),
             largest_gap_bytes=heap.largest_gap_bytes(request),
             other_streams_idle_bytes=heap.other_streams_idle_bytes(),
             has_max_split="max_split_size_mb" in trace.meta.settings,
@@ -70,20 +71,24 @@ def is_oom_event(trace: Trace, event: EventIndex, device: DeviceOrdinal) -> bool
     return int(batch["kind"][0]) == EventKind.OOM and int(batch["device"][0]) == device
 
 
-def _other_processes(trace: Trace, device: DeviceOrdinal, time_ns: int) -> Sequence[ProcessShare]:
-    """The other processes taken together, as NVML read them nearest to the event; none where it could not."""
-    reading = nearest_reading(trace.readings, device, time_ns)
+def _other_processes(reading: Reading | None) -> Sequence[ProcessShare]:
+    """The other processes taken together, as NVML read them; none where it could not."""
     if reading is None or reading.other_processes_bytes is None:
         return ()
     return (ProcessShare(None, Figure(reading.other_processes_bytes)),)
 
 
-def _this_process(card_bytes: int | None, free_bytes: int, others: Sequence[ProcessShare]) -> Figure | None:
-    """What is left of the used bytes for this process: a reading of its own would be of another moment."""
-    used = others[0].used if others else None
-    if card_bytes is None or used is None:
+def _this_process(card_bytes: int | None, free_bytes: int, reading: Reading | None) -> Figure | None:
+    """What the used bytes leave for this process beside others and what no process holds.
+
+    Its own figure in the reading would be of another moment; the rest of the card changes less.
+    """
+    if card_bytes is None or reading is None or reading.other_processes_bytes is None:
         return None
-    return Figure(max(0, card_bytes - free_bytes - used.byte_count))
+    elsewhere = reading.other_processes_bytes
+    if reading.used_bytes is not None and reading.process_bytes is not None:
+        elsewhere = max(elsewhere, reading.used_bytes - reading.process_bytes)
+    return Figure(max(0, card_bytes - free_bytes - elsewhere))
 
 
 class _Heap:

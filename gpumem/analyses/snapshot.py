@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpumem.analyses.oom_event import explain_oom_event, is_oom_event
 from gpumem.analyses.oom_rule import OomVerdict
-from gpumem.analyses.readings import nearest_reading
+from gpumem.analyses.readings import find_reading
 from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.instants import Instant
 from gpumem.heap.state import Block, DeviceHeap, SegmentState, heap_at
@@ -101,7 +101,7 @@ def _device_snapshot(
         reserved_bytes=sum(segment.segment_bytes for segment in segments),
         requested_bytes=sum(segment.requested_bytes for segment in segments) + stray,
         allocated_bytes=sum(allocated) if len(allocated) == len(segments) and not unplaced else None,
-        nvml=nearest_reading(trace.readings, heap.device, instant.time_ns),
+        nvml=find_reading(trace, heap.device, instant),
         oom_verdict=explain_oom_event(trace, instant.event)
         if is_oom_event(trace, instant.event, heap.device)
         else None,

@@ -13,7 +13,7 @@ import numpy as np
 from gpumem.analyses.holdings import COLUMN_OF_GROUP, GroupBy, Holding, measure_holdings
 from gpumem.analyses.oom_event import explain_oom_event
 from gpumem.analyses.oom_rule import OomVerdict
-from gpumem.analyses.readings import nearest_reading
+from gpumem.analyses.readings import find_reading
 from gpumem.errors import UsageError
 from gpumem.heap.figures import HeapFigures, check_levels, measure_heap
 from gpumem.heap.instants import Instant, time_of
@@ -112,7 +112,7 @@ class DeviceSummary:
     """Why the first of them happened."""
     peak: PeakHolders
     nvml: Reading | None
-    """The reading nearest to the peak."""
+    """The reading that shows the peak best."""
     nvml_end: Reading | None
     """The last reading."""
     nvml_process_bytes_peak: int | None
@@ -231,7 +231,7 @@ def _device_summary(
         ooms=[_oom_event(trace, event) for event in found.oom_events[:OOMS_DESCRIBED]],
         oom_verdict=explain_oom_event(trace, found.oom_events[0]) if found.oom_events else None,
         peak=peak,
-        nvml=nearest_reading(of_device, facts.device, peak.instant.time_ns),
+        nvml=find_reading(trace, DeviceOrdinal(facts.device), peak.instant, of_device),
         nvml_end=max(of_device, key=lambda reading: reading.time_ns, default=None),
         nvml_process_bytes_peak=max(process, default=None),
         nvml_free_bytes_min=min(free, default=None),

@@ -35,7 +35,7 @@ from gpumem.trace.moments import (
     PeakOf,
     Start,
 )
-from gpumem.units import format_count, format_duration
+from gpumem.units import counted, format_duration
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, MarkKind
 
 NAMES_SHOWN = 12
@@ -184,7 +184,8 @@ def _moments_of(trace: Trace) -> str:
     if steps:
         has.append(f"step:{min(steps)} to step:{max(steps)}")
     names = list(dict.fromkeys(mark.name for mark in trace.marks if mark.kind is MarkKind.MARK))
-    has.extend(f"mark:{name}" for name in names[:NAMES_SHOWN])
+    if names:
+        has.append(_listed(names))
     if trace.event_count:
         has.append(f"event:0 to event:{trace.event_count - 1}")
     has.append(f"0s to {trace.meta.duration_ns / 10**9:.4g}s")
@@ -194,4 +195,4 @@ def _moments_of(trace: Trace) -> str:
 def _listed(names: list[str]) -> str:
     more = len(names) - NAMES_SHOWN
     shown = ", ".join(f"mark:{name}" for name in names[:NAMES_SHOWN])
-    return shown + (f" and {format_count(more)} more" if more > 0 else "")
+    return shown + (f" and {counted(more, 'more mark')}" if more > 0 else "")

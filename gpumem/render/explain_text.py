@@ -95,8 +95,9 @@ _PLAIN = {
         "{held} are used by no process that NVML lists: managed memory, processes of other containers, or the driver."
     ),
     FindingCode.DRIVER_RESERVE: (
-        "The driver keeps {held} of the card for itself. nvidia-smi leaves it out of what is used; tools that ask "
-        "NVML's first memory call count it in, and show as much more."
+        "The driver keeps {held} of the card for itself: CUDA, and the other reports, count the card without it. "
+        "nvidia-smi leaves it out of what is used; tools that ask NVML's first memory call count it in, and show as "
+        "much more."
     ),
 }
 

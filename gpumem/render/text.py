@@ -1,12 +1,14 @@
 """Foreign text made safe to print.
 
-Owns: which characters are shown as escapes, and how a program's end is put in passing. Must not know: terminals,
-styles.
+Owns: which characters are shown as escapes, and how a program's end and a point in a trace are put in passing. Must
+not know: terminals, styles.
 """
 
 from __future__ import annotations
 
 import signal
+
+from gpumem.units import format_count, format_duration
 
 
 def printable(text: str) -> str:
@@ -39,6 +41,13 @@ def signal_text(number: str) -> str:
         return f"signal {number} ({signal.Signals(int(number)).name})"
     except ValueError:
         return f"signal {printable(number)}"
+
+
+def instant_text(time_ns: int, event: int) -> str:
+    """A point in a trace: `9.85 s (after event 8,212)`, `1.00 s (before any event)`, `the start`."""
+    if event < 0:
+        return f"{format_duration(time_ns)} (before any event)" if time_ns else "the start"
+    return f"{format_duration(time_ns)} (after event {format_count(event)})"
 
 
 def _escape(char: str) -> str:

@@ -16,7 +16,7 @@ from gpumem.analyses.ledger_parts import Component, ComponentName, Evidence
 from gpumem.render.explain_text import component_label, finding_text, pinned_text
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
-from gpumem.render.text import printable
+from gpumem.render.text import instant_text, printable
 from gpumem.trace.moments import End, Peak
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 
@@ -90,11 +90,11 @@ def _verdict(explanation: Explanation, ledger: Ledger) -> str:
 def _moment_text(explanation: Explanation) -> str:
     instant = explanation.instant
     if instant.event < 0:
-        return "At the start"
+        return f"At {instant_text(instant.time_ns, instant.event)}"
     name = "At the peak, " if isinstance(explanation.moment, Peak) else "At "
     if explanation.is_default_moment and isinstance(explanation.moment, End):
         name = "Now, at "
-    return f"{name}{format_duration(instant.time_ns)} (after event {format_count(instant.event)})"
+    return f"{name}{instant_text(instant.time_ns, instant.event)}"
 
 
 def _circumstances(explanation: Explanation, ledger: Ledger, page: Page) -> str:

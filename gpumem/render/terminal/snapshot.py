@@ -1,4 +1,4 @@
-"""The heap at a moment: each segment as a bar with its blocks, next to the nearest NVML reading.
+"""The heap at a moment: each segment as a bar with its blocks, next to the NVML reading.
 
 Owns: the layout of `gpumem snapshot`. Must not know: how a heap is found.
 """
@@ -15,7 +15,7 @@ from gpumem.heap.instants import Instant
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.oom import verdict_report
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
-from gpumem.render.text import printable
+from gpumem.render.text import instant_text, printable
 from gpumem.trace.model import Reading
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import BlockState
@@ -35,7 +35,9 @@ def render_snapshot(snapshot: HeapSnapshot, page: Page, *, top: int = DEFAULT_TO
             lines.append("")
         lines.extend(_device_lines(snapshot, device, page, top))
     if not snapshot.devices:
-        lines.append(f"{_when(snapshot.instant)}: no segment was held on any device.")
+        lines.append(
+            f"At {instant_text(snapshot.instant.time_ns, snapshot.instant.event)}: no segment was held on any device."
+        )
     return theme.join_lines(lines)
 
 
@@ -54,14 +56,10 @@ def _device_lines(snapshot: HeapSnapshot, device: DeviceSnapshot, page: Page, to
         yield from _segment_table(device, page, top)
     if device.unplaced_blocks:
         yield ""
-        count = format_count(len(device.unplaced_blocks))
-        yield Text(f"{count} blocks lie in segments that the recording does not know.", style=theme.WARNING)
-
-
-def _when(instant: Instant) -> str:
-    if instant.event < 0:
-        return "At the start"
-    return f"At {format_duration(instant.time_ns)} (after event {format_count(instant.event)})"
+        count = len(device.unplaced_blocks)
+        lie = "lies" if count == 1 else "lie"
+        said = f"{counted(count, 'block')} {lie} in segments that the recording does not know."
+        yield Text(said, style=theme.WARNING)
 
 
 def _verdict(instant: Instant, device: DeviceSnapshot) -> str:
@@ -75,7 +73,7 @@ def _verdict(instant: Instant, device: DeviceSnapshot) -> str:
         asked = f"{format_bytes(device.requested_bytes)} requested"
         held = f"{format_bytes(device.allocated_bytes)} allocated in {counted(blocks, 'block')} ({asked})"
     return (
-        f"{_when(instant)}: {held}, "
+        f"At {instant_text(instant.time_ns, instant.event)}: {held}, "
         f"{format_bytes(device.reserved_bytes)} reserved in {counted(len(device.segments), 'segment')}{share}{card}."
     )
 
@@ -86,7 +84,10 @@ def _nvml(instant: Instant, reading: Reading) -> str:
     parts = []
     for name, field in (("this process", "process_bytes"), ("other processes", "other_processes_bytes")):
         parts.append(f"{name} {_figure(reading, field)}")
-    total = "" if reading.total_bytes is None else f" of {format_bytes(reading.total_bytes)}"
+    total = ""
+    if reading.total_bytes is not None:
+        # Without the driver's reserve: what CUDA counts as the card, as all the other shares do.
+        total = f" of {format_bytes(reading.total_bytes - (reading.reserved_bytes or 0))}"
     parts.append(f"free {_figure(reading, 'free_bytes')}{total}")
     return f"NVML {when}: {', '.join(parts)}."
 

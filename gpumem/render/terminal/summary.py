@@ -236,7 +236,7 @@ def _bytes_or_dash(byte_count: int | None) -> str:
 def _nvml_rows(device: DeviceSummary, page: Page) -> Iterator[Text]:
     if device.nvml is None:
         return
-    remark = "nearest to the peak"
+    remark = "at the peak or near"
     for name, field in (
         ("NVML: this process", "process_bytes"),
         ("NVML: other processes", "other_processes_bytes"),

@@ -71,3 +71,11 @@ def test_peak_is_of_the_devices_asked_for() -> None:
     assert find_instant(trace, peak, devices=[DeviceOrdinal(0)]).event == 1
     assert find_instant(trace, peak, devices=[DeviceOrdinal(1)]).event == 4
     assert find_instant(trace, peak).event == 5
+
+
+def test_marks_that_are_not_named_are_counted() -> None:
+    builder = TraceBuilder()
+    for number in range(14):
+        builder.mark(f"m{number}")
+    with pytest.raises(MomentUnknown, match=r"mark:m11 and 2 more marks, event:0 to event:13"):
+        find_instant(builder.build(), parse_moment("oom"))

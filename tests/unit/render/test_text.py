@@ -1,0 +1,43 @@
+"""Foreign text, and points in a trace, as every report writes them."""
+
+from __future__ import annotations
+
+from gpumem.analyses.snapshot import find_snapshot
+from gpumem.heap.instants import find_instant
+from gpumem.render.terminal.snapshot import render_snapshot
+from gpumem.render.terminal.theme import UNICODE, Page
+from gpumem.render.text import instant_text
+from gpumem.trace.moments import parse_moment
+from gpumem.units import GIB, MIB
+from tests.trace_builder import TraceBuilder
+
+PAGE = Page(80, UNICODE)
+SECOND = 1_000_000_000
+
+
+def test_point_in_a_trace_says_what_came_before_it() -> None:
+    assert instant_text(0, -1) == "the start"
+    assert instant_text(SECOND, -1) == "1.00 s (before any event)"
+    assert instant_text(9_850_000_000, 8212) == "9.85 s (after event 8,212)"
+
+
+def test_snapshot_of_a_time_before_the_first_event_is_not_of_the_start() -> None:
+    trace = TraceBuilder().wait(3 * SECOND).segment(2 * MIB).build()
+    shown = render_snapshot(find_snapshot(trace, find_instant(trace, parse_moment("1s"))), PAGE).plain
+    assert shown.startswith("At 1.00 s (before any event): ")
+
+
+def test_free_bytes_stand_beside_the_card_as_cuda_counts_it() -> None:
+    builder = TraceBuilder().device_facts(capacity_bytes=8 * GIB).segment(2 * MIB)
+    builder.reading(free_bytes=7 * GIB, total_bytes=9 * GIB, reserved_bytes=1 * GIB)
+    trace = builder.build()
+    shown = render_snapshot(find_snapshot(trace, find_instant(trace, parse_moment("end"))), PAGE).plain
+    assert "free 7.00 GiB of 8.00 GiB" in " ".join(shown.split())
+
+
+def test_one_block_outside_every_segment_is_counted_as_one() -> None:
+    builder = TraceBuilder().segment(2 * MIB).alloc("a", 100)
+    builder.rows[0]["kind"] = 5  # the segment's own event is missing
+    trace = builder.build()
+    shown = render_snapshot(find_snapshot(trace, find_instant(trace, parse_moment("end"))), PAGE).plain
+    assert "1 block lies in segments that the recording does not know." in shown

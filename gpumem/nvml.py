@@ -1,7 +1,7 @@
 """NVML, typed: devices, memory figures, process figures; what cannot be had is Unavailable, never zero.
 
-Owns: every call to nvidia-ml-py (module pynvml) and what its errors mean. Must not know: CUDA ordinals, traces, when
-to read.
+Owns: every call to nvidia-ml-py (module pynvml) and what its errors mean; what its figures mean is in nvml_figures.py.
+Must not know: CUDA ordinals, traces, when to read.
 """
 
 from __future__ import annotations
@@ -9,24 +9,46 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Any, Protocol, TypeVar
+
+from gpumem.nvml_figures import (
+    NOT_AVAILABLE,
+    NOT_STARTED,
+    ListedProcess,
+    MemoryFigures,
+    ProcessFigures,
+    ProcessKind,
+    RawFigures,
+    Unavailable,
+    known_figure,
+    measure_memory,
+    measure_processes,
+    merge_lists,
+    merge_raw_lists,
+)
+
+__all__ = [
+    "NOT_AVAILABLE",
+    "NOT_STARTED",
+    "CallWatch",
+    "ListedProcess",
+    "MemoryFigures",
+    "Nvml",
+    "NvmlCalls",
+    "NvmlDevice",
+    "ProcessFigures",
+    "ProcessKind",
+    "RawFigures",
+    "Unavailable",
+    "import_library",
+    "measure_processes",
+    "open_nvml",
+]
 
 Value = TypeVar("Value")
 Handle = object
 """A device as NVML's library hands it out."""
-
-NOT_AVAILABLE = (1 << 64) - 1
-"""NVML's way of saying that a figure is not to be had."""
-NOT_STARTED = "process not listed: it has not started CUDA on this device"
-
-
-@dataclass(frozen=True, slots=True)
-class Unavailable:
-    """A figure that could not be read, and why."""
-
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,38 +62,20 @@ class NvmlDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryFigures:
-    """Device memory: total = used + free + reserved, where `reserved_bytes` is the driver's own share."""
+class NvmlCalls:
+    """The library's C functions as ctypes objects, for callers that do without the interpreter."""
 
-    total_bytes: int | Unavailable
-    used_bytes: int | Unavailable
-    free_bytes: int | Unavailable
-    reserved_bytes: int | Unavailable
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessFigures:
-    """What NVML attributes to one process on a device, and to all others together."""
-
-    process_bytes: int | Unavailable
-    other_processes_bytes: int | Unavailable
+    read_memory: object
+    list_processes: tuple[object | None, ...]
+    """By position in LISTS; None: the library has no such function."""
+    memory_version: int
 
 
-class ProcessKind(Enum):
-    """In which of NVML's lists a process stands."""
-
-    COMPUTE = "compute"
-    GRAPHICS = "graphics"
-    MPS = "mps"
-
-
-@dataclass(frozen=True, slots=True)
-class ListedProcess:
-    """A process on a device as NVML lists it, once however many lists it stands in; None where bytes are hidden."""
-
-    pid: int
-    held_bytes: int | None
-    kinds: frozenset[ProcessKind]
+LIST_FUNCTIONS = (
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+)
 
 
 class CallWatch:
@@ -136,10 +140,13 @@ class Nvml:
         figures = self._call(lambda: self._library.nvmlDeviceGetMemoryInfo(handle, version=version))
         if isinstance(figures, Unavailable):
             return self._read_memory_without_reserve(handle, figures.reason)
-        total, used, free, reserved = (
-            _figure(getattr(figures, name)) for name in ("total", "used", "free", "reserved")
-        )
-        return MemoryFigures(total, _without_reserve(total, used, free, reserved), free, reserved)
+        return measure_memory(figures.total, figures.used, figures.free, figures.reserved)
+
+    def judge_memory(self, device: NvmlDevice, raw: RawFigures) -> MemoryFigures:
+        """The memory figures of `device` by what the C function said; asks once more by version 1 where it refused."""
+        if raw.memory_code:
+            return self._read_memory_without_reserve(self._handles[device.index], self._reason_of(raw.memory_code))
+        return measure_memory(raw.total_bytes, raw.used_bytes, raw.free_bytes, raw.reserved_bytes)
 
     def read_processes(self, device: NvmlDevice, own_pids: frozenset[int], *, own_expected: bool) -> ProcessFigures:
         """What the process known as `own_pids` and all others hold on `device`.
@@ -152,22 +159,37 @@ class Nvml:
         held = {one.pid: one.held_bytes for one in listed}
         return measure_processes(held, own_pids, own_expected=own_expected)
 
+    def judge_processes(self, raw: RawFigures, own_pids: frozenset[int], *, own_expected: bool) -> ProcessFigures:
+        """As read_processes, by what the C functions said."""
+        if raw.list_codes[0]:
+            refused = Unavailable(self._reason_of(raw.list_codes[0]))
+            return ProcessFigures(refused, refused)
+        held = {one.pid: one.held_bytes for one in merge_raw_lists(raw)}
+        return measure_processes(held, own_pids, own_expected=own_expected)
+
+    def find_calls(self) -> NvmlCalls | None:
+        """The C functions behind the calls; None where the library does not give them away or lacks them."""
+        version = getattr(self._library, "nvmlMemory_v2", None)
+        memory = self._find_function("nvmlDeviceGetMemoryInfo_v2")
+        lists = tuple(self._find_function(name) for name in LIST_FUNCTIONS)
+        if version is None or memory is None or lists[0] is None:
+            return None
+        return NvmlCalls(memory, lists, version)
+
+    def handle(self, device: NvmlDevice) -> Handle:
+        """The library's handle of `device`, for its C functions."""
+        return self._handles[device.index]
+
     def read_listed(self, device: NvmlDevice) -> list[ListedProcess] | Unavailable:
         """The processes on `device` over all kinds that NVML lists, in the order of its lists."""
         handle = self._handles[device.index]
         compute = self._call(partial(_list_processes, self._library.nvmlDeviceGetComputeRunningProcesses, handle))
         if isinstance(compute, Unavailable):
             return compute
-        found: dict[int, ListedProcess] = {}
-        for kind, listed in ((ProcessKind.COMPUTE, compute), *self._read_further_lists(handle)):
-            for process in listed:
-                # A process can stand in several lists, with the same figure in each.
-                pid, figure = int(process.pid), process.usedGpuMemory
-                is_known = figure is not None and figure != NOT_AVAILABLE
-                before = found.get(pid, ListedProcess(pid, None, frozenset()))
-                held_bytes = int(figure) if is_known else before.held_bytes
-                found[pid] = ListedProcess(pid, held_bytes, before.kinds | {kind})
-        return list(found.values())
+        lists = ((ProcessKind.COMPUTE, compute), *self._read_further_lists(handle))
+        return merge_lists(
+            (kind, int(process.pid), process.usedGpuMemory) for kind, listed in lists for process in listed
+        )
 
     def _read_device(self, index: int) -> NvmlDevice | Unavailable:
         def read() -> NvmlDevice:
@@ -185,7 +207,7 @@ class Nvml:
         if isinstance(figures, Unavailable):
             return MemoryFigures(figures, figures, figures, figures)
         missing = Unavailable(f"used and reserved cannot be told apart: {reason}")
-        return MemoryFigures(_figure(figures.total), missing, _figure(figures.free), missing)
+        return MemoryFigures(known_figure(figures.total), missing, known_figure(figures.free), missing)
 
     def _read_further_lists(self, handle: Handle) -> list[tuple[ProcessKind, list[Any]]]:
         """Graphics and MPS processes, where driver and library list them."""
@@ -200,6 +222,16 @@ class Nvml:
                 if not isinstance(listed, Unavailable):
                     lists.append((kind, listed))
         return lists
+
+    def _find_function(self, name: str) -> object | None:
+        find: Callable[[str], object] | None = getattr(self._library, "_nvmlGetFunctionPointer", None)
+        if find is None:
+            return None
+        found = self._call(partial(find, name))
+        return None if isinstance(found, Unavailable) else found
+
+    def _reason_of(self, code: int) -> str:
+        return _reason(self._library.NVMLError(code))
 
     def _call(self, read: Callable[[], Value]) -> Value | Unavailable:
         """What `read` returns, or why NVML refused."""
@@ -235,43 +267,6 @@ def import_library() -> NvmlLibrary | Unavailable:
     return library
 
 
-def measure_processes(held: dict[int, int | None], own_pids: frozenset[int], *, own_expected: bool) -> ProcessFigures:
-    """Splits bytes by pid into this process and all others, with a reason where that cannot be done."""
-    own = [pid for pid in held if pid in own_pids]
-    others = [figure for pid, figure in held.items() if pid not in own_pids]
-    hidden = sum(figure is None for figure in others)
-    others_bytes: int | Unavailable = sum(figure for figure in others if figure is not None)
-    if hidden:
-        others_bytes = Unavailable(f"the driver hides the memory of {hidden} of {len(others)} other processes")
-    if own:
-        own_bytes = held[own[0]]
-        hides = Unavailable("the driver hides the memory of this process")
-        return ProcessFigures(hides if own_bytes is None else own_bytes, others_bytes)
-    if not own_expected:
-        return ProcessFigures(Unavailable(NOT_STARTED), others_bytes)
-    missing = Unavailable("process not listed (another pid namespace?)")
-    if others:
-        # One of the pids listed may be this very process under its name in another namespace.
-        return ProcessFigures(missing, Unavailable("this process cannot be told apart from the others"))
-    return ProcessFigures(missing, others_bytes)
-
-
-def _without_reserve(
-    total: int | Unavailable, used: int | Unavailable, free: int | Unavailable, reserved: int | Unavailable
-) -> int | Unavailable:
-    """`used` without the driver's reserve: some drivers count it in, so that total = used + free."""
-    if (
-        isinstance(total, int)
-        and isinstance(used, int)
-        and isinstance(free, int)
-        and isinstance(reserved, int)
-        and 0 < reserved <= used
-        and total - free - used < reserved // 2
-    ):
-        return used - reserved
-    return used
-
-
 def _list_processes(read: Callable[[Handle], Iterable[Any]], handle: Handle) -> list[Any]:
     return list(read(handle))
 
@@ -279,12 +274,6 @@ def _list_processes(read: Callable[[Handle], Iterable[Any]], handle: Handle) -> 
 def _reason(error: Exception) -> str:
     """The library's own words, which name NVML once."""
     return str(error) if str(error).startswith("NVML") else f"NVML: {error}"
-
-
-def _figure(value: object) -> int | Unavailable:
-    if not isinstance(value, int) or value == NOT_AVAILABLE:
-        return Unavailable("NVML says that the figure is not available")
-    return value
 
 
 def _text(value: str | bytes) -> str:

@@ -184,6 +184,11 @@ def function_address(name: str) -> int:
     return ctypes.cast(getattr(_core(), name), c_void_p).value or 0
 
 
+def loaded_path() -> str:
+    """The native library's path, as this process has loaded it."""
+    return _core()._name
+
+
 def clock_ns() -> int:
     """CLOCK_MONOTONIC in nanoseconds: the clock of every record."""
     return int(_core().gm_clock_ns())

@@ -3,6 +3,10 @@
 Owns: the sampling thread and which device a reading belongs to. Must not know: allocators, PyTorch, how NVML is
 called. Nothing here runs inside an allocator's call.
 
+The thread waits and reads in the native core, without the interpreter lock: to take that from the program costs the
+program more than all else here, once for each call. It comes back when a figure is not of the kind judged before.
+Where the core cannot have NVML's functions, all calls are Python's.
+
 The thread is started below the `threading` module: the program's own list of threads stays as it is without us.
 
 It is gone before the interpreter finalises: CPython frees the state of every other thread then, and up to 3.12 a
@@ -19,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from gpumem.abi.nvml import JudgedDevice, NvmlSampling, Outcome
 from gpumem.machine.devices import find_devices_by_uuid, find_visible_devices
 from gpumem.machine.processes import read_own_pids
 from gpumem.nvml import (
@@ -32,6 +37,7 @@ from gpumem.nvml import (
     open_nvml,
 )
 from gpumem.recorder.import_gate import ImportGate
+from gpumem.recorder.nvml_judgement import find_lasting_judgement, raw_figures
 from gpumem.vocabulary import DeviceOrdinal
 
 NOTE = "note:nvml"
@@ -72,6 +78,7 @@ class ReadingSink(Protocol):
     def wake_segment_waiters(self) -> None: ...
 
 
+OpenSampling = Callable[[Nvml], NvmlSampling | None]
 OpenLibrary = Callable[[CallWatch], Nvml | Unavailable]
 import_gate = ImportGate()
 """Passed by the import of NVML's module, which happens in the thread; whoever starts it has forks watched."""
@@ -84,12 +91,26 @@ def _open_installed(watch: CallWatch) -> Nvml | Unavailable:
 
 
 class NvmlSampler:
-    """Hands readings of every visible device to `sink`, whose clock is CLOCK_MONOTONIC."""
+    """Hands readings of every visible device to `sink`, whose clock is CLOCK_MONOTONIC.
 
-    def __init__(self, sink: ReadingSink, *, interval_ms: int, open_library: OpenLibrary = _open_installed) -> None:
+    With `open_sampling` the sink is the core's recorder: readings of the kind judged before go there directly.
+    """
+
+    def __init__(
+        self,
+        sink: ReadingSink,
+        *,
+        interval_ms: int,
+        open_library: OpenLibrary = _open_installed,
+        open_sampling: OpenSampling | None = None,
+    ) -> None:
         self._sink = sink
         self._interval_ms = interval_ms
         self._open_library = open_library
+        self._open_sampling = open_sampling
+        self._sampling: NvmlSampling | None = None
+        self.judgement_count = 0
+        """Readings for which Python was asked."""
         self._nvml: Nvml | Unavailable | None = None
         self._devices: list[NvmlDevice] = []
         self._uuids: Mapping[DeviceOrdinal, str] | None = None
@@ -119,19 +140,35 @@ class NvmlSampler:
         """Ends sampling with a last reading by the thread; the thread is gone then, unless it hangs in the driver."""
         self._is_stopping = True
         deadline_ns = time.monotonic_ns() + THREAD_END_NS
-        self._sink.wake_segment_waiters()
+        self._ask_to_end()
         while not self._running.acquire(timeout=_STOP_AGAIN_S):
             # Once is not enough: the thread may have been about to wait.
-            self._sink.wake_segment_waiters()
-            if self._watch.has_lasted(HANGING_CALL_NS) or time.monotonic_ns() > deadline_ns:
-                self._stopped = True
+            self._ask_to_end()
+            if self._is_hanging() or time.monotonic_ns() > deadline_ns:
+                self._record_no_more()
                 return
         self._running.release()
-        self._stopped = True
+        self._record_no_more()
         # It has let go of the lock in Python, and still has to leave it.
         deadline_ns = time.monotonic_ns() + LEAVING_NS
         while self._thread_id and _has_thread(self._thread_id) and time.monotonic_ns() < deadline_ns:
             time.sleep(0.0001)
+
+    def _ask_to_end(self) -> None:
+        self._sink.wake_segment_waiters()
+        if self._sampling is not None:
+            self._sampling.stop()
+
+    def _is_hanging(self) -> bool:
+        """Whether a call to the driver has been under way for too long."""
+        since_ns = 0 if self._sampling is None else self._sampling.call_since_ns()
+        is_hanging = since_ns != 0 and time.monotonic_ns() - since_ns > HANGING_CALL_NS
+        return is_hanging or self._watch.has_lasted(HANGING_CALL_NS)
+
+    def _record_no_more(self) -> None:
+        self._stopped = True
+        if self._sampling is not None:
+            self._sampling.give_up()
 
     def _run_to_end(self) -> None:
         self._thread_id = _thread.get_native_id()
@@ -144,17 +181,20 @@ class NvmlSampler:
         """Tells that CUDA has started and which device each ordinal of the program is."""
         self._cuda_started_ns = time.monotonic_ns()
         self._uuids = dict(uuids)
+        if self._sampling is not None:
+            self._sampling.forget()
 
     def read_now(self, *, age_ns_least: int = 0) -> None:
         """One reading of every visible device, unless the last one is younger than `age_ns_least`."""
         with self._lock:
-            if self._stopped or time.monotonic_ns() - self._last_reading_ns < age_ns_least:
+            if self._stopped:
                 return
-            nvml = self._open()
-            if isinstance(nvml, Nvml):
-                for ordinal, device in self._visible_devices().items():
-                    self._read_device(nvml, ordinal, device)
-            self._last_reading_ns = time.monotonic_ns()
+            if self._sampling is not None:
+                if self._sampling.sample(age_ns_least=age_ns_least) is not Outcome.JUDGE:
+                    return
+            elif time.monotonic_ns() - self._last_reading_ns < age_ns_least:
+                return
+            self._judge_now()
 
     def _run(self) -> None:
         self._wait_for_site()
@@ -164,11 +204,35 @@ class NvmlSampler:
             return
         self.read_now()
         while isinstance(self._nvml, Nvml) and not is_last:
+            if self._sampling is not None:
+                is_last = self._run_natively(self._sampling)
+                continue
             seen = self._sink.wait_segment_event(seen, 0 if self._is_stopping else self._interval_ms)
             is_last = self._is_stopping
             if not is_last:
                 self._pause_until(self._last_reading_ns + READING_GAP_NS)
             self.read_now()
+
+    def _run_natively(self, sampling: NvmlSampling) -> bool:
+        """Lets the core read until a reading is to be judged, and judges that; whether it was the last one."""
+        outcome = sampling.run(interval_ms=self._interval_ms, gap_ns=READING_GAP_NS)
+        if outcome in (Outcome.JUDGE, Outcome.JUDGE_LAST):
+            with self._lock:
+                if not self._stopped:
+                    self._judge_now()
+        return outcome is not Outcome.JUDGE
+
+    def _judge_now(self) -> None:
+        """One reading of every visible device by Python. The lock is held."""
+        nvml = self._open()
+        if isinstance(nvml, Nvml):
+            self.judgement_count += 1
+            if self._sampling is None:
+                for ordinal, device in self._visible_devices().items():
+                    self._read_device(nvml, ordinal, device)
+            else:
+                self._judge_devices(nvml, self._sampling)
+        self._last_reading_ns = time.monotonic_ns()
 
     def _wait_for_site(self) -> None:
         """Waits until the interpreter knows all its folders: gpumem.pth is read before other .pth files add theirs."""
@@ -188,6 +252,8 @@ class NvmlSampler:
             devices = nvml.read_devices() if isinstance(nvml, Nvml) else nvml
             if isinstance(devices, Unavailable):
                 return self._give_up(devices.reason)
+            if self._open_sampling is not None and isinstance(nvml, Nvml):
+                self._sampling = self._open_sampling(nvml)
             self._nvml, self._devices = nvml, devices
         return self._nvml
 
@@ -207,6 +273,43 @@ class NvmlSampler:
         time_ns = time.monotonic_ns()
         memory = nvml.read_memory(device)
         processes = nvml.read_processes(device, self._own_pids, own_expected=self._is_own_expected())
+        self._record(nvml, ordinal, device, time_ns, event, memory, processes)
+
+    def _judge_devices(self, nvml: Nvml, sampling: NvmlSampling) -> None:
+        """A reading of every visible device that the core takes and Python judges; the core goes on by that."""
+        generation = sampling.forget()
+        is_final = self._uuids is not None
+        judged = [
+            self._judge_device(nvml, sampling, ordinal, device) for ordinal, device in self._visible_devices().items()
+        ]
+        own_expected = self._is_own_expected()
+        # Until the process is listed, or must be, its absence means another thing from one moment to the next.
+        is_final = is_final and (own_expected or self._is_listed)
+        lasting = [device for device, was_expected in judged if device is not None and was_expected == own_expected]
+        sampling.follow(generation, lasting if is_final and len(lasting) == len(judged) else [])
+
+    def _judge_device(
+        self, nvml: Nvml, sampling: NvmlSampling, ordinal: DeviceOrdinal, device: NvmlDevice
+    ) -> tuple[JudgedDevice | None, bool]:
+        """How the core may go on with the device, and whether this process was expected on it."""
+        taken = sampling.read(nvml.handle(device))
+        memory = nvml.judge_memory(device, raw_figures(taken))
+        own_expected = self._is_own_expected()
+        processes = nvml.judge_processes(raw_figures(taken), self._own_pids, own_expected=own_expected)
+        self._record(nvml, ordinal, device, taken.time_ns, taken.event, memory, processes)
+        lasting = find_lasting_judgement(nvml.handle(device), ordinal, taken, memory, processes, self._own_pids)
+        return lasting, own_expected
+
+    def _record(
+        self,
+        nvml: Nvml,
+        ordinal: DeviceOrdinal,
+        device: NvmlDevice,
+        time_ns: int,
+        event: int,
+        memory: MemoryFigures,
+        processes: ProcessFigures,
+    ) -> None:
         self._is_listed |= isinstance(processes.process_bytes, int)
         if self._stopped:
             return  # the end did not wait: there may be another recording by now

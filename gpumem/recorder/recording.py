@@ -21,6 +21,7 @@ from pathlib import Path
 from gpumem import __version__, abi
 from gpumem.errors import GpumemError
 from gpumem.recorder import startup
+from gpumem.recorder.nvml_judgement import open_sampling
 from gpumem.recorder.nvml_sampler import NvmlSampler, import_gate
 from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_rank, find_trace_path, is_taken, parse_spec
 from gpumem.vocabulary import AllocatorChoice, DeviceOrdinal
@@ -116,7 +117,9 @@ def begin(trace_path: Path, spec: RecordSpec) -> Recording:
             stacks=stacks_off is None,
             fork_path_pattern=_fork_pattern(spec) if _process.armed is not None else None,
         )
-    sampler = NvmlSampler(abi, interval_ms=spec.nvml_interval_ms) if spec.nvml_interval_ms else None
+    sampler = None
+    if spec.nvml_interval_ms:
+        sampler = NvmlSampler(abi, interval_ms=spec.nvml_interval_ms, open_sampling=open_sampling)
     recording = Recording(trace_path, spec, sampler)
     _process.recording = recording
     _record_start_facts(recording, stacks_off)

@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 SANITIZERS = ["", "address,undefined", "thread"]
-PROGRAMS = ["test_journal", "test_recorder", "test_fork", "test_limits", "test_walker", "test_live_allocator"]
+PROGRAMS = [
+    "test_journal",
+    "test_recorder",
+    "test_fork",
+    "test_limits",
+    "test_walker",
+    "test_live_allocator",
+    "test_nvml_sampling",
+]
 # The thread sanitizer's own runtime allows no new threads after a fork.
 CASES = [
     (sanitize, name) for sanitize in SANITIZERS for name in PROGRAMS if (sanitize, name) != ("thread", "test_fork")

@@ -14,7 +14,8 @@ from gpumem.vocabulary import TraceSource
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_traces"
 NAMES = sorted(path.stem for path in SAMPLES.glob("*.gpumem"))
-CUPY = "nine_steps_cupy"
+CUPY, OWN = "nine_steps_cupy", "nine_steps_own"
+assert {CUPY, OWN} <= set(NAMES), "our allocator's recordings are among the samples"
 NINE_STEPS = [name for name in NAMES if name.startswith("nine_steps")]
 SAMPLE_BYTES_MAX = 300 * 1024
 BYTES_PER_EVENT_MAX = 6

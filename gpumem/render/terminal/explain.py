@@ -59,6 +59,11 @@ def _ledger_lines(explanation: Explanation, ledger: Ledger, page: Page) -> Itera
             yield Text(line)
         for pinned in finding.pinned[:_PINNED_SHOWN]:
             yield from _pinned_lines(pinned, page)
+        more = (finding.count or 0) - _PINNED_SHOWN
+        if finding.pinned and more > 0:
+            rest = finding.held_bytes or 0
+            rest -= sum(pinned.gap_bytes for pinned in finding.pinned[:_PINNED_SHOWN])
+            yield Text(f"    ({counted(more, 'more segment')}, {format_bytes(rest)} of gaps)", style=theme.QUIET)
 
 
 def _pinned_lines(pinned: PinnedSegment, page: Page) -> Iterator[Text]:

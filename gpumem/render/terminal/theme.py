@@ -127,9 +127,17 @@ def shorten_path(path: str, width: int, ellipsis: str) -> str:
     return shorten(parts[-1], width, ellipsis)
 
 
+_PARAMETERS = re.compile(r"(?<=\w)\(.*\Z", re.DOTALL)
+
+
 def site_text(file: str, line: int, function: str, width: int, ellipsis: str) -> str:
-    """`file:line function` in `width` cells: folders go first, then the function's middle, the number never."""
+    """`file:line function` in `width` cells: folders go first, then the function's middle, the number never.
+
+    A C++ function stands without its parameters.
+    """
     number = f":{line}"
+    if "::" in function:
+        function = _PARAMETERS.sub("", function)
     shown_file, shown_function = printable(file), printable(function)
     room = max(12, width - len(number) - 1)
     name_only = cell_len(shorten_path(shown_file, cell_len(shown_file.rsplit("/", 1)[-1]) + 2, ellipsis))

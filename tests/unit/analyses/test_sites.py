@@ -18,6 +18,7 @@ from trace_builder import MiB, TraceBuilder
         "/home/anna/lib/python/tool.py",
         "/srv/gpumem/recorder_of_birds.py",
         "C:\\work\\train.py",
+        "/home/anna/extension/kernels.cu",
     ],
 )
 def test_own_code_is_the_users(file: str) -> None:
@@ -39,6 +40,10 @@ def test_own_code_is_the_users(file: str) -> None:
         "/home/anna/checkout/gpumem/recorder/session.py",
         "/home/anna/checkout/gpumem/__main__.py",
         "/home/anna/checkout/cli/gpumem_cli/main.py",
+        "",
+        "??",
+        "CUDACachingAllocator.cpp",
+        "Blas.cu",
     ],
 )
 def test_library_code_is_not_the_users(file: str) -> None:
@@ -59,3 +64,31 @@ def test_site_is_innermost_own_frame_else_innermost_frame() -> None:
         ("/venv/lib/python3.11/site-packages/torch/nn.py", 5),
         None,
     ]
+
+
+UNWIND = ("??", 0, "torch::unwind::unwind()")
+ALLOCATOR = ("CUDACachingAllocator.cpp", 0, "c10::cuda::CUDACachingAllocator::Native::malloc(void**)")
+LIBRARY = ("/venv/lib/python3.12/site-packages/torch/nn.py", 5, "f")
+EMPTY = ("??", 0, "at::detail::empty_cuda(c10::Device)")
+BACKWARD = ("??", 0, "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)")
+
+
+@pytest.mark.parametrize(
+    ("stack", "site"),
+    [
+        (
+            [UNWIND, ALLOCATOR, EMPTY, ("/venv/lib/python3.12/site-packages/torch/nn.py", 5, "f"), ("t.py", 9, "main")],
+            "main",
+        ),
+        ([UNWIND, ALLOCATOR, EMPTY, LIBRARY], "f"),
+        ([UNWIND, ALLOCATOR, EMPTY, BACKWARD], BACKWARD[2]),
+        ([UNWIND, ALLOCATOR, EMPTY], EMPTY[2]),
+        ([UNWIND, ALLOCATOR], UNWIND[2]),
+    ],
+)
+def test_frames_of_compiled_libraries_hide_no_line_of_the_program(stack: list[tuple[str, int, str]], site: str) -> None:
+    trace = TraceBuilder().segment(2 * MiB).alloc("a", 1, stack=stack).build()
+    rows = next(trace.event_batches(["stack"]))["stack"].tolist()
+    found = SiteFinder(trace).site(StackId(rows[-1]))
+    assert found is not None
+    assert found.function == site

@@ -24,7 +24,7 @@ def import_(source: str, output: str | None, force: bool, quiet: bool) -> None:
     are not known yet: they are filled in.
 
     The journal of a program that was killed together with its recorder is finished: the trace takes its place. The
-    journal of a running program is left to it; what it holds now is written.
+    journal of a running program is left to it; what it holds now is written to the file that -o names.
     """
     from gpumem.render.text import ending
     from gpumem.seal.importing import import_trace

@@ -23,10 +23,10 @@ def printable(text: str) -> str:
 def ending(ended_by: str) -> str:
     """How the program ended, to follow a figure: `, exit code 3`; nothing where that was its plain end.
 
-    Nor for a full disk, which is worth a sentence of its own.
+    Nor for a full disk, which is worth a sentence of its own, and a snapshot, which is no end.
     """
     word, _, number = ended_by.partition(" ")
-    if ended_by in ("", "exit", "disk_full"):
+    if ended_by in ("", "exit", "disk_full", "snapshot"):
         return ""
     if word == "exit":
         return f", exit code {printable(number)}"

@@ -40,9 +40,15 @@ def import_trace(source: Path, output: Path | None, *, force: bool) -> ImportedT
         source = find_only_trace(source)
     journal = Journal(source) if find_format(source) is TraceFormat.JOURNAL else None
     target = _find_target(source, output, is_journal=journal is not None)
+    is_over = journal is not None and (journal.is_closed or not journal.is_process_alive())
+    if journal is not None and not is_over and target.absolute() == target_of(source).absolute():
+        raise UsageError(
+            f"{source} belongs to a program that still runs, and {target.name} is what its trace will be called; "
+            f"write what there is so far elsewhere: gpumem import {source} -o so_far{TRACE_SUFFIX}."
+        )
     if target.exists() and not force:
         raise TargetExists(target)
-    if journal is not None and (journal.is_closed or not journal.is_process_alive()):
+    if journal is not None and is_over:
         sealer = JournalSealer(source)
         finished = sealer.finish(journal.ended_by or "killed", target=target, replace=force)
         return ImportedTrace(finished.path, finished.event_count, finished.ended_by, False)

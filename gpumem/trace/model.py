@@ -234,7 +234,7 @@ class Trace:
     scopes: ScopeTable
     streams: Sequence[StreamRow] = ()
     pools: Sequence[PoolRow] = ()
-    threads: Sequence[ThreadRow] = ()
+    threads: Sequence[ThreadRow] = (ThreadRow(0, 0, ""),)
     readings: Sequence[Reading] = ()
     marks: Sequence[Mark] = ()
     initial_blocks: Sequence[InitialBlock] = ()

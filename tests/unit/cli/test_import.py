@@ -10,6 +10,7 @@ from gpumem.seal.journal_sealer import JournalSealer
 from gpumem.trace.file import read_trace
 from gpumem_cli.main import run_command_line
 from journal_maker import JournalMaker
+from recorded_snapshots import recording_path
 
 
 def killed_journal(path: Path) -> Path:
@@ -79,3 +80,22 @@ def test_wrong_source_or_target_is_exit_3_with_the_path(
     assert said.count("\n") == 1
     assert str(tmp_path / (target if source == "." else source)) in said
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.gpumem.journal", "a.gpumem.part", "text"]
+
+
+def test_running_process_keeps_the_name_of_its_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    maker = JournalMaker(tmp_path / "a.gpumem.journal")
+    maker.pairs(70)
+    for words in ([], ["-o", str(tmp_path / "a.gpumem")], ["-f"]):
+        assert run_command_line(["import", str(maker.path), *words]) == 2
+        assert "belongs to a program that still runs" in capsys.readouterr().err
+    maker.close()
+    assert JournalSealer(maker.path).finish("exit").path == tmp_path / "a.gpumem"
+
+
+def test_imported_snapshot_can_be_imported_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    once, twice = tmp_path / "once.gpumem", tmp_path / "twice.gpumem"
+    assert run_command_line(["import", str(recording_path("leak")), "-o", str(once)]) == 0
+    assert f"wrote {once}: 2,060 events\n" in capsys.readouterr().err
+    assert run_command_line(["import", str(once), "-o", str(twice)]) == 0
+    assert run_command_line(["summary", str(twice), "--by", "thread"]) == 0
+    assert "(thread not known)" in capsys.readouterr().out

@@ -13,12 +13,12 @@ from pathlib import Path
 from gpumem.errors import TraceForeign, TraceNotFound, TraceTruncated, UsageError
 from gpumem.importers.journal import read_journal
 from gpumem.importers.pytorch_snapshot import read_pytorch_snapshot
-from gpumem.importers.pytorch_snapshot_content import is_pytorch_snapshot
+from gpumem.importers.pytorch_snapshot_content import is_other_pickle, is_pytorch_snapshot
 from gpumem.trace.file import read_trace
 from gpumem.trace.journal import target_of
 from gpumem.trace.journal_layout import JOURNAL_MAGIC
 from gpumem.trace.model import Trace
-from gpumem.trace.zip_parts import LOCAL_SIGNATURE, is_finished_zip
+from gpumem.trace.zip_parts import LOCAL_SIGNATURE, has_member, is_finished_zip
 
 _SNIFFED_BYTES = 4096
 
@@ -74,10 +74,23 @@ def find_traces(folder: Path) -> list[Path]:
         files = sorted(entry for entry in folder.iterdir() if entry.is_file())
     except OSError as error:
         raise TraceNotFound(f"{folder} cannot be read: {error.strerror}.") from error
-    found = [entry for entry in files if find_format(entry) in _TRACES]
+    found = [entry for entry in files if find_format(entry) in _TRACES and not _is_plainly_other(entry)]
     if not found:
         raise TraceNotFound(f"{folder} holds no trace; record one with gpumem run -o {folder}/ SCRIPT.")
     return found
+
+
+def _is_plainly_other(path: Path) -> bool:
+    """Whether a file that begins like a trace is another ZIP or pickle, such as the checkpoints that lie in a run's
+    folder; a file that is called a trace is none, so that damage to it is said.
+    """
+    if path.name.endswith(".gpumem"):
+        return False
+    with path.open("rb") as file:
+        head = file.read(_SNIFFED_BYTES)
+    if head.startswith(LOCAL_SIGNATURE):
+        return not has_member(path, "meta.json")
+    return is_other_pickle(head)
 
 
 def find_format(path: Path) -> TraceFormat:

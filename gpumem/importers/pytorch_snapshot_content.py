@@ -25,6 +25,7 @@ READ_BYTES = 1 * MIB
 HEAD_BYTES = 4096
 
 _PICKLE_STARTS = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?[}\]]|[}\]]q|\((?:dp|lp|d|l)|[}\]]\(|[}\]]\.", re.DOTALL)
+_PICKLE_KEYS = re.compile(rb"segments|device_traces|total_size")
 _JSON_KEYS = re.compile(
     rb'"(?:segments|device_traces|allocator_settings|external_annotations|host_segments|host_traces|total_size|blocks)"'
 )
@@ -43,6 +44,11 @@ def is_pytorch_snapshot(head: bytes) -> bool:
     if _PICKLE_STARTS.match(head):
         return True
     return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") and _JSON_KEYS.search(head) is not None
+
+
+def is_other_pickle(head: bytes) -> bool:
+    """Whether a file that begins with `head` is a pickle of something else: it names no key of a snapshot there."""
+    return _PICKLE_STARTS.match(head) is not None and _PICKLE_KEYS.search(head) is None
 
 
 def read_content(path: Path) -> bytearray:

@@ -148,6 +148,15 @@ def is_finished_zip(path: Path) -> bool:
     return zipfile.is_zipfile(path)
 
 
+def has_member(path: Path, name: str) -> bool:
+    """Whether a ZIP's directory names a member; false where the directory cannot be read."""
+    try:
+        with zipfile.ZipFile(path) as opened:
+            return name in opened.NameToInfo
+    except _DIRECTORY_ERRORS:
+        return False
+
+
 def find_member(file: ReadOnlyFile, header_offset: int) -> Member:
     """The member whose local header stands at `header_offset`; raises TraceTruncated when there is none."""
     return _read_local_header(file, header_offset)

@@ -170,3 +170,19 @@ def test_damaged_members_under_right_checksums_give_a_sentence_or_a_trace_and_no
         except InputError:
             refused += 1
     assert refused > 300
+
+
+def test_checkpoints_beside_traces_are_passed_over(tmp_path: Path) -> None:
+    write_small_trace(tmp_path / "run.gpumem")
+    (tmp_path / "optimizer.pickle").write_bytes(pickle.dumps({"weights": []}))
+    with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", b"weights")
+    assert [trace.path.name for trace in open_traces(tmp_path)] == ["run.gpumem"]
+
+
+def test_damaged_trace_in_a_folder_is_not_passed_over(tmp_path: Path) -> None:
+    write_small_trace(tmp_path / "run.gpumem")
+    with zipfile.ZipFile(tmp_path / "other.gpumem", "w") as archive:
+        archive.writestr("events/000000.parquet", b"")
+    with pytest.raises(InputError, match=r"other\.gpumem"):
+        open_traces(tmp_path)

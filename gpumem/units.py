@@ -62,6 +62,14 @@ def parse_bytes(text: str) -> int:
     return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
 
 
+def parse_capacity(text: str) -> int:
+    """The byte count that `text` names, of something that holds bytes; raises UsageError for no size, and for none."""
+    byte_count = parse_bytes(text)
+    if not byte_count:
+        raise UsageError(f"'{text}' leaves no memory at all; write a size above zero, such as 24GiB.")
+    return byte_count
+
+
 def format_duration(duration_ns: int, *, is_round: bool = False) -> str:
     """`duration_ns` as a person reads it, always in three digits: `12.5 s`, `300 ms`, `1.20 us`, `2 min 05 s`.
 

@@ -22,7 +22,11 @@ NEEDED_BYTES = 4 << 30
 
 @click.command()
 @click.option(
-    "-o", "--output", metavar="FILE", callback=options.check_path, help="The trace to write [default: demo.gpumem]."
+    "-o",
+    "--output",
+    metavar="FILE",
+    callback=options.check_path,
+    help="The trace to write [default: demo.gpumem; where that is taken, demo.2.gpumem and so on].",
 )
 @click.option("-f", "--force", is_flag=True, help="Overwrite an existing trace.")
 @click.option("--report", "page", metavar="FILE", help="Write the page of gpumem report too.")
@@ -37,7 +41,7 @@ def demo(output: str | None, force: bool, page: str | None, as_json: bool) -> No
     from gpumem_cli.output import print_json, print_page
     from gpumem_cli.report import find_target, write_report
 
-    path = _find_path(output)
+    path = _find_path(output, force=force)
     target = None if page is None else find_target(page, str(path), force=force)
     why_simulated = record_steps(path, force=force)
     trace = open_trace(path)
@@ -97,9 +101,11 @@ def _open_allocator(why_simulated: str | None) -> tuple[Allocator, str | None]:
     return Allocator("simulated"), why_simulated
 
 
-def _find_path(output: str | None) -> Path:
+def _find_path(output: str | None, *, force: bool) -> Path:
     from gpumem.recorder.spec import TRACE_SUFFIX, find_free_stem
 
     if output is not None:
         return Path(output)
+    if force:
+        return Path("demo" + TRACE_SUFFIX)
     return Path(find_free_stem(Path.cwd(), "demo") + TRACE_SUFFIX)

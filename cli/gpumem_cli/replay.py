@@ -50,13 +50,13 @@ def replay(
     from gpumem.analyses.replay import Wish, find_replay
     from gpumem.importers.open_end import open_with_end
     from gpumem.simulate.settings_line import parse_assignments
-    from gpumem.units import parse_bytes
+    from gpumem.units import parse_capacity
     from gpumem_cli.output import print_json, print_page
 
     wish = Wish(
         parse_assignments(assignments),
-        None if gpu_memory is None else parse_bytes(gpu_memory),
-        None if memory_limit is None else parse_bytes(memory_limit),
+        None if gpu_memory is None else parse_capacity(gpu_memory),
+        None if memory_limit is None else parse_capacity(memory_limit),
     )
     opened = open_with_end(trace)
     found = find_replay(

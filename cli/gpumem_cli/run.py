@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpumem.units import parse_bytes
+from gpumem.units import parse_capacity
 from gpumem.vocabulary import AllocatorChoice
 from gpumem_cli.options import check_path
 
@@ -118,7 +118,7 @@ def run(
     from gpumem.recorder.supervisor import RunRequest, run_program
 
     target = _find_target(module, code, words)
-    limit_bytes = None if memory_limit is None else parse_bytes(memory_limit)
+    limit_bytes = None if memory_limit is None else parse_capacity(memory_limit)
     place = find_output(output, force=force)
     interval_ms = max(1, round(1000 * nvml_interval)) if nvml_interval else 0
     choice = AllocatorChoice(allocator)

@@ -22,7 +22,8 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
         key, equals, value = text.partition("=")
         key, value = key.strip(), value.strip()
         if not equals or not key:
-            raise UsageError(f"'{text}' is no setting; write KEY=VALUE, such as max_split_size_mb=128.")
+            example = "max_split_size_mb=128" if ":" not in text else text.replace(":", "=", 1)
+            raise UsageError(f"'{text}' is no setting; write KEY=VALUE, such as {example}.")
         if len(list(split_line(f"{key}:{value}"))) > 1:
             raise UsageError(f"'{text}' is more than one setting; write --set once for each.")
         check_settings(f"{key}:{value}")

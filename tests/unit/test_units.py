@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from gpumem.errors import UsageError
-from gpumem.units import GIB, MIB, format_bytes, format_bytes_delta, format_duration, format_share, parse_bytes
+from gpumem.units import (
+    GIB,
+    MIB,
+    format_bytes,
+    format_bytes_delta,
+    format_duration,
+    format_share,
+    parse_bytes,
+    parse_capacity,
+)
 
 
 @pytest.mark.parametrize(
@@ -75,3 +84,9 @@ def test_marks_of_an_axis_have_no_zeros_at_the_end() -> None:
 
 def test_share_of_nothing_is_a_dash() -> None:
     assert (format_share(1, 8), format_share(1, 0)) == ("12.5 %", "-")
+
+
+def test_a_card_without_memory_is_refused() -> None:
+    assert parse_capacity("2GiB") == 2 << 30
+    with pytest.raises(UsageError, match=r"'0 GiB' leaves no memory at all"):
+        parse_capacity("0 GiB")

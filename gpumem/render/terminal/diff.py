@@ -262,8 +262,9 @@ def _growth_lines(growth: GrowthCheck, diff: TraceDiff, page: Page) -> Iterator[
     limit = format_bytes(growth.limit_bytes)
     exceeding = growth.exceeding
     if not exceeding:
-        checked = ", ".join(dict.fromkeys(figure_name(one.figure, diff.basis) for one in growth.growths))
-        for line in theme.wrap(f"Passed: {checked or 'nothing'} grew by no more than {limit}.", page.width):
+        *names, last = dict.fromkeys(figure_name(one.figure, diff.basis) for one in growth.growths) or ["nothing"]
+        checked = f"{', '.join(names)} and {last}" if names else last
+        for line in theme.wrap(f"Passed: {checked} grew by no more than {limit}.", page.width):
             yield Text(line)
     for one in exceeding:
         for line in theme.wrap(_exceeding_text(one, limit, diff), page.width):

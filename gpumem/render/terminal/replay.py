@@ -122,7 +122,7 @@ def _figure_table(device: DeviceReplay) -> Iterator[Text]:
         ("reserved, at most", "reserved_bytes_peak", True),
         ("allocated, at most", "allocated_bytes_peak", True),
         ("segments obtained", "segment_alloc_count", False),
-        ("segments given back", "segment_free_count", False),
+        ("segments returned", "segment_free_count", False),
         ("out of memory", "oom_count", False),
     ):
         of = requests if field == "oom_count" else None

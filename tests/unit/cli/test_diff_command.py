@@ -63,7 +63,7 @@ def test_growth_above_a_limit_exits_with_1(paths: dict[str, str], capsys: pytest
     assert "\nFailed: peak of reserved grew by 672.00 MiB, more than 64.00 MiB.\n" in text
     code, text, _ = gpumem(paths["before"], paths["after"], "--fail-above", "2GiB", capture=capsys)
     assert code == 0
-    assert text.endswith("Passed: requested, peak of reserved grew by no more than 2.00 GiB.\n")
+    assert text.endswith("Passed: requested and peak of reserved grew by no more than 2.00 GiB.\n")
     assert gpumem(paths["before"], paths["before"], "--fail-above", "0", "--json", capture=capsys)[0] == 0
     assert gpumem(paths["before"], paths["after"], "--fail-above", "0", "--json", capture=capsys)[0] == 1
 

@@ -1,11 +1,11 @@
 """What NVML's readings cost a program that takes and gives up the interpreter lock all the time, as PyTorch does.
 
 A pretended driver (tests/native/pretended_nvml_devices.cpp; each of its calls takes 10 us) stands for NVML. In one
-process that records, the program's loop of short calls outside the lock runs with no readings, with readings by the
-native core and with readings by Python's own calls, in turns, at 100 ms and at 5 ms. Prints the median ratio to no
-readings within a round, readings, how many of them Python was asked for, and how often the lock changed hands in the
-loop: the thread's own count of waits and of preemptions says when it had to stand aside. Needs no GPU; with --core, all
-on one core.
+process that records, a loop of short calls outside the lock runs with no readings, with readings by Python's own calls
+and with readings by the native core, in turns, at 100 ms and at 5 ms. Prints medians over the rounds: the time against
+no readings, readings, for how many of them Python was asked, how often the loop's thread had to wait, and the calls
+that were held up with what they lost. On a machine shared with others the times say little, waits and calls held up
+more. Needs no GPU.
 
     python benchmarks/sampler_turns.py
 """
@@ -19,7 +19,8 @@ import sys
 import tempfile
 import time
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -36,47 +37,55 @@ from pretended_nvml import COMPUTE, MIB, PretendedNvml, build_nvml_devices  # no
 CALL_US = 10
 BUFFER = bytes(6000)
 """Zlib gives the lock up for a sum over it, which takes some microseconds."""
+STALL_NS_MOST = 1_000_000
+"""A call that lasts longer was put aside by the machine, not by us."""
 
 
-@dataclass
-class Figures:
-    """Of one way of reading, by round."""
+@dataclass(frozen=True)
+class Loop:
+    """What the program's loop saw."""
 
-    ratios: list[float] = field(default_factory=list)
-    readings: list[int] = field(default_factory=list)
-    judged: list[int] = field(default_factory=list)
-    waits: list[int] = field(default_factory=list)
+    elapsed_ns: int
+    usual_ns: float
+    """Of a call, the median."""
+    stall_count: int
+    """Calls of more than four times that, and what they took beyond it."""
+    stall_ns: float
+    waits: int
+    """Times that the loop's thread gave its core up."""
 
 
-def run_loop(calls: int) -> tuple[int, int]:
-    """Nanoseconds of the loop, and how often its thread waited."""
+def run_loop(calls: int) -> Loop:
+    """One loop, each of its calls timed."""
     waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-    started_ns = time.perf_counter_ns()
-    for _ in range(calls):
-        zlib.crc32(BUFFER)
-    elapsed_ns = time.perf_counter_ns() - started_ns
-    return elapsed_ns, resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - waits
+    instants_ns = [0] * (calls + 1)
+    clock, checksum, buffer = time.perf_counter_ns, zlib.crc32, BUFFER
+    instants_ns[0] = clock()
+    for call in range(1, calls + 1):
+        checksum(buffer)
+        instants_ns[call] = clock()
+    waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - waits
+    durations_ns = [after - before for before, after in pairwise(instants_ns)]
+    usual_ns = median(durations_ns)
+    stalled = [one - usual_ns for one in durations_ns if 4 * usual_ns < one < STALL_NS_MOST]
+    return Loop(instants_ns[-1] - instants_ns[0], usual_ns, len(stalled), sum(stalled), waits)
 
 
-class CountingRecorder:
-    """The core's recorder; counts Python's readings."""
+@dataclass(frozen=True)
+class Measured:
+    """A loop, and the readings beside it."""
 
-    def __init__(self) -> None:
-        self.python_readings = 0
-
-    def record_reading(self, **figures: int) -> None:
-        self.python_readings += 1
-        abi.record_reading(**figures)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(abi, name)
+    loop: Loop
+    reading_count: int
+    judged_count: int
+    """Readings that Python was asked for."""
 
 
-def measure(nvml: PretendedNvml, calls: int, interval_ms: int, in_core: bool) -> tuple[int, int, int, int]:
-    """Nanoseconds, waits of the loop's thread, readings, and those that Python was asked for."""
+def measure(nvml: PretendedNvml, calls: int, interval_ms: int, in_core: bool) -> Measured:
+    """One loop beside a sampler."""
     library = nvml.module()
     sampler = NvmlSampler(
-        CountingRecorder(),
+        abi,
         interval_ms=interval_ms,
         open_library=lambda watch: open_nvml(library, watch=watch),
         open_sampling=open_sampling if in_core else None,
@@ -85,47 +94,53 @@ def measure(nvml: PretendedNvml, calls: int, interval_ms: int, in_core: bool) ->
     sampler.read_now()
     sampler.start()
     time.sleep(0.02)
-    driver_calls, judged = nvml.count_calls(), sampler.judgement_count
-    elapsed_ns, waits = run_loop(calls)
-    driver_calls, judged = nvml.count_calls() - driver_calls, sampler.judgement_count - judged
+    driver_calls, judged_count = nvml.count_calls(), sampler.judgement_count
+    loop = run_loop(calls)
+    driver_calls, judged_count = nvml.count_calls() - driver_calls, sampler.judgement_count - judged_count
     sampler.stop()
-    # A list takes Python two calls where processes are in it, one to ask for room.
-    return elapsed_ns, waits, driver_calls // (4 if in_core else 5), judged
+    # Memory and three lists; to Python a list with processes in it is two calls, the first to ask for room.
+    return Measured(loop, driver_calls // (4 if in_core else 5), judged_count)
+
+
+def describe(measured: list[Measured], bare: list[Loop]) -> str:
+    """The medians of one way of reading."""
+    ratio = median(one.loop.elapsed_ns / loop.elapsed_ns for one, loop in zip(measured, bare, strict=True))
+    usual_ratio = median(one.loop.usual_ns / loop.usual_ns for one, loop in zip(measured, bare, strict=True))
+    readings = median(one.reading_count for one in measured)
+    judged = median(one.judged_count for one in measured)
+    waits = median(one.loop.waits for one in measured)
+    return (
+        f"{ratio:.3f} of the time ({usual_ratio:.3f} a call), {readings:.0f} readings, Python asked for {judged:.0f}, "
+        f"{waits:.0f} waits, {describe_stalls([one.loop for one in measured])}"
+    )
+
+
+def describe_stalls(loops: list[Loop]) -> str:
+    """Calls that were held up."""
+    count, lost_ns = median(loop.stall_count for loop in loops), median(loop.stall_ns for loop in loops)
+    return f"{count:.0f} calls held up by {lost_ns / 1000:.0f} us together"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--calls", type=int, default=150_000)
-    parser.add_argument("--core", action="store_true", help="keep all threads on one core")
     arguments = parser.parse_args()
-    if arguments.core:
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    bare: list[Loop] = []
+    ways: dict[tuple[int, bool], list[Measured]] = {(ms, in_core): [] for ms in (100, 5) for in_core in (False, True)}
     with tempfile.TemporaryDirectory() as name:
         nvml = PretendedNvml(build_nvml_devices(Path(name)))
         nvml.set_list(0, COMPUTE, [(os.getpid(), 518 * MIB), (1, MIB)])
         nvml.core.pretend_call_us(CALL_US)
         abi.start_recording(Path(name) / "turns.gpumem.journal", run_id=bytes(16), stacks=False)
-        ways = {(interval, in_core): Figures() for interval in (100, 5) for in_core in (False, True)}
-        bare_ns, bare_waits = [], []
         for _ in range(arguments.rounds):
-            elapsed_ns, waits = run_loop(arguments.calls)
-            bare_ns.append(elapsed_ns)
-            bare_waits.append(waits)
-            for (interval, in_core), figures in ways.items():
-                way_ns, waits, readings, judged = measure(nvml, arguments.calls, interval, in_core)
-                figures.ratios.append(way_ns / elapsed_ns)
-                figures.readings.append(readings)
-                figures.judged.append(judged)
-                figures.waits.append(waits)
+            bare.append(run_loop(arguments.calls))
+            for (interval_ms, in_core), measured in ways.items():
+                measured.append(measure(nvml, arguments.calls, interval_ms, in_core))
         abi.stop_recording("exit")
-    print(f"no readings: {median(bare_ns) / arguments.calls:.0f} ns a call, {median(bare_waits):.0f} waits a loop")
-    for (interval, in_core), figures in ways.items():
-        print(
-            f"{interval:3} ms, {'native core' if in_core else 'Python':11}: {median(figures.ratios):.3f} "
-            f"(from {min(figures.ratios):.3f} to {max(figures.ratios):.3f}), {median(figures.readings):.0f} readings, "
-            f"Python asked for {median(figures.judged):.0f}, the loop's thread waited {median(figures.waits):.0f} times"
-        )
+    print(f"no readings: {median(loop.usual_ns for loop in bare):.0f} ns a call, {describe_stalls(bare)}")
+    for (interval_ms, in_core), measured in ways.items():
+        print(f"{interval_ms:3} ms, {'native core' if in_core else 'Python':11}: {describe(measured, bare)}")
 
 
 if __name__ == "__main__":

@@ -170,11 +170,12 @@ class NvmlSampling:
         self._handle = c_void_p()
         status = self._core.gm_nvml_create(byref(functions), byref(self._handle))
         assert status == abi.Status.OK, "functions without an address"
+        self._find_pid = os.getpid  # the module may be gone when this object goes
         self._pid = os.getpid()
 
     def __del__(self) -> None:
         # No thread is in a call, or it would have a reference; a forked child's copy may have been in the midst of one.
-        if self._pid == os.getpid():
+        if self._pid and self._pid == self._find_pid():
             self._core_with_gil.gm_nvml_destroy(self._handle)
 
     def read(self, handle: object) -> TakenFigures:

@@ -116,12 +116,24 @@ class Worker:
             from gpumem import abi
 
             abi.set_events_enabled(False)
+        judged_before = self.count_judged_readings()
         print("ready", flush=True)
         for line in sys.stdin:
             print(self.measure(line.strip()), flush=True)
         if self.recording is not None:
+            judged = self.count_judged_readings() - judged_before
+            sys.stderr.write(f"{self.mode}: Python was asked for {judged} readings of NVML\n")
             self.recording.stop()
         self.folder.cleanup()
+
+    def count_judged_readings(self) -> int:
+        """Readings so far for which the sampler's thread took the interpreter lock."""
+        if self.recording is None:
+            return 0
+        from gpumem.recorder import recording
+
+        current = recording.current()
+        return current.sampler.judgement_count if current is not None and current.sampler is not None else 0
 
 
 def descend(depth: int, empty: Callable[..., object], device: str, pairs: int) -> None:

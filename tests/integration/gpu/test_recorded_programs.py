@@ -100,6 +100,24 @@ def test_memory_limit_is_kept_and_recorded(tmp_path: Path) -> None:
     assert gpumem.open(target).meta.devices[0].memory_limit_bytes == 1 << 30
 
 
+def test_readings_of_a_busy_program_are_taken_without_python(tmp_path: Path) -> None:
+    program = (
+        "import time, torch\nfrom gpumem.recorder import recording\n"
+        "kept = torch.ones(5, device='cuda')\ntime.sleep(0.5)\n"
+        "sampler = recording.current().sampler\njudged = sampler.judgement_count\nend = time.monotonic() + 2\n"
+        "while time.monotonic() < end: torch.empty(1024, device='cuda')\n"
+        "print(sampler.judgement_count - judged)"
+    )
+    target = tmp_path / "trace.gpumem"
+    arguments = ("run", "--nvml-interval", "0.02", "-o", target, "-c", program)
+    output, errors = start(gpumem_program(), *arguments, folder=tmp_path).communicate(timeout=TIMEOUT_S)
+    # Once more each time that another process on the card comes or goes.
+    assert int(output) <= 5, errors
+    readings = gpumem.open(target).readings
+    assert len(readings) > 80
+    assert readings[-1].used_bytes is not None
+
+
 def test_other_allocator_backend_gives_a_sentence_and_runs(tmp_path: Path) -> None:
     target = tmp_path / "trace.gpumem"
     program = "import torch; print(int(torch.ones(5, device='cuda').sum()))"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpumem.analyses.beginning import find_beginning_ns
 from gpumem.analyses.diff import compare_traces
 from gpumem.analyses.diff_findings import Held, TraceDiff
 from gpumem.analyses.explain import Ledger, find_ledger
@@ -55,6 +56,8 @@ class PageView:
     summary: DeviceSummary
     curves: PageCurves | None
     """None, as all below, where the device had no events."""
+    beginning_ns: int
+    """From when on the curves are shown at first."""
     shares: PageShares | None
     flame: PeakFlame | None
     canvases: PageCanvases | None
@@ -173,6 +176,7 @@ def _find_views(
             number,
             of_device,
             curves.get(device),
+            0 if device not in curves else _beginning_ns(trace, of_device, curves[device]),
             share,
             None if share is None else find_flame(share.peak_stacks, share.peak_rest_bytes, detail.flame_nodes),
             canvases,
@@ -182,6 +186,12 @@ def _find_views(
             rows[: detail.sites],
             len(rows),
         )
+
+
+def _beginning_ns(trace: Trace, summary: DeviceSummary, curves: PageCurves) -> int:
+    noted_ns = [*(mark.time_ns for mark in trace.marks), *(oom.time_ns for oom in summary.ooms)]
+    levels = [curves.held_bytes, curves.reserved_bytes]
+    return find_beginning_ns(curves.time_ns, levels, noted_ns, duration_ns=trace.meta.duration_ns)
 
 
 def _find_canvases(trace: Trace, scan: DeviceScan, detail: Detail) -> PageCanvases:

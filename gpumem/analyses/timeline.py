@@ -8,11 +8,12 @@ each curve are kept, so a spike of one event in ten million is still in the pict
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from gpumem.analyses.beginning import find_beginning_ns
 from gpumem.errors import UsageError
 from gpumem.heap.instants import Instant, find_instant
 from gpumem.heap.levels import (
@@ -27,7 +28,7 @@ from gpumem.heap.levels import (
     split_by_device,
 )
 from gpumem.trace.model import DeviceFacts, Mark, Trace
-from gpumem.trace.moments import End, Start
+from gpumem.trace.moments import AtTime, End, Start
 from gpumem.vocabulary import Basis, DeviceOrdinal, EventIndex, EventKind
 
 BUCKETS = 400
@@ -62,6 +63,8 @@ class Timeline:
     end: Instant
     devices: Sequence[DeviceTimeline]
     marks: Sequence[Mark]
+    left_out_ns: int = 0
+    """How long a quiet beginning was left out unasked."""
 
 
 def find_timeline(
@@ -85,6 +88,33 @@ def find_timeline(
     ]
     marks = [mark for mark in trace.marks if first.event <= mark.event <= last.event]
     return Timeline(str(trace.path), first, last, found, marks)
+
+
+def find_moving_timeline(
+    trace: Trace,
+    *,
+    end: Instant | None = None,
+    devices: Collection[DeviceOrdinal] | None = None,
+    buckets: int = BUCKETS,
+) -> Timeline:
+    """The same from where a device's curves begin to move; from the start where no long quiet time comes first."""
+    whole = find_timeline(trace, end=end, devices=devices, buckets=max(buckets, BUCKETS))
+    begin_ns = min((_beginning_ns(whole, device) for device in whole.devices), default=0)
+    if not begin_ns:
+        return whole
+    start = find_instant(trace, AtTime(begin_ns))
+    found = find_timeline(trace, start=start, end=end, devices=devices, buckets=buckets)
+    return replace(found, left_out_ns=begin_ns)
+
+
+def _beginning_ns(whole: Timeline, device: DeviceTimeline) -> int:
+    points = device.points
+    time_ns = np.array([point.time_ns for point in points], np.int64)
+    held = [point.requested_bytes if point.allocated_bytes is None else point.allocated_bytes for point in points]
+    reserved = [point.reserved_bytes for point in points]
+    noted_ns = [*(mark.time_ns for mark in whole.marks), *(oom.time_ns for oom in device.ooms)]
+    curves = [np.array(held, np.int64), np.array(reserved, np.int64)]
+    return find_beginning_ns(time_ns, curves, noted_ns, duration_ns=whole.end.time_ns)
 
 
 def _collect(

@@ -69,6 +69,7 @@ def _view(page: PageFindings, view: PageView, payload: Payload) -> Json:
         "basis": view.summary.peak.basis.value,
         "peak": _peak(view),
         "curves": None if view.curves is None else _curves(view.curves, payload),
+        "beginning_ns": view.beginning_ns,
         "shares": None if shares is None else _shares(shares, page.sites, payload),
         "driver_events": None if shares is None else _driver_events(shares.driver_events, page.sites, payload),
         "driver_event_count": 0 if shares is None else shares.driver_event_count,

@@ -21,7 +21,8 @@ def curves_preview(view: PageView, duration_ns: int) -> Html:
     if view.curves is None:
         return NOTHING
     top = max(1, int(view.curves.reserved_bytes.max()), int(view.curves.held_bytes.max()))
-    columns = view.curves.time_ns * (COLUMNS - 1) // max(1, duration_ns)
+    begin, end = view.beginning_ns, max(view.beginning_ns + 1, duration_ns)
+    columns = np.maximum(0, view.curves.time_ns - begin) * (COLUMNS - 1) // (end - begin)
     shapes = [
         tag("path", d=_outline(columns, values, top), style=f"fill:var(--{colour});opacity:{opacity}")
         for values, colour, opacity in (
@@ -30,7 +31,7 @@ def curves_preview(view: PageView, duration_ns: int) -> Html:
         )
     ]
     picture = tag("svg", *shapes, viewBox=f"0 0 {COLUMNS} {HEIGHT}", preserveAspectRatio="none", class_="preview")
-    text = f"Up to {format_bytes(top)} in {format_duration(duration_ns)}; the figure is being drawn …"
+    text = f"Up to {format_bytes(top)} in {format_duration(end - begin)}; the figure is being drawn …"
     return Html(picture + tag("p", text, class_="quiet"))
 
 

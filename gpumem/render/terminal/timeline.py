@@ -44,6 +44,9 @@ def render_timeline(timeline: Timeline, page: Page) -> Text:
         if lines:
             lines.append("")
         lines.extend(_device_lines(timeline, device, page))
+    if timeline.left_out_ns:
+        left_out = f"The quiet first {format_duration(timeline.left_out_ns)} are left out; --from start draws them too."
+        lines += ["", *(Text(line, style=theme.QUIET) for line in theme.wrap(left_out, page.width))]
     return theme.join_lines(lines)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumem.analyses.timeline import find_timeline
+from gpumem.analyses.timeline import find_moving_timeline, find_timeline
 from gpumem.heap.instants import find_instant
 from gpumem.trace.moments import parse_moment
 from trace_builder import MS, KiB, MiB, TraceBuilder
@@ -58,3 +58,29 @@ def test_out_of_memory_and_marks_are_placed() -> None:
     assert [mark.name for mark in timeline.marks if mark.name] == ["model built"]
     assert [mark.step for mark in timeline.marks if mark.step is not None] == [0, 1, 2, 3]
     assert len(timeline.devices[0].ooms) == 1
+
+
+def slow_start() -> TraceBuilder:
+    """Imports for 2 s, a small tensor, as long again, then 10 MiB come and go for 20 ms."""
+    builder = TraceBuilder().wait(2000 * MS).segment(2 * MiB).alloc("small", 1000).wait(1900 * MS).segment(20 * MiB)
+    for _ in range(10):
+        builder.alloc("a", 10 * MiB).free("a")
+    return builder
+
+
+def test_it_begins_where_memory_moves() -> None:
+    trace = slow_start().build()
+    timeline = find_moving_timeline(trace)
+    assert timeline.left_out_ns == timeline.start.time_ns
+    assert 3900 * MS < timeline.start.time_ns < trace.meta.duration_ns - 20 * MS
+    points = timeline.devices[0].points
+    assert (points[0].event, points[0].requested_bytes, points[0].reserved_bytes) == (1, 1000, 2 * MiB)
+    assert max(point.requested_bytes for point in points) == 10 * MiB + 1000
+
+
+def test_a_mark_or_an_early_peak_is_not_left_out() -> None:
+    marked = TraceBuilder().mark("begin").wait(5000 * MS).segment(2 * MiB).alloc("a", MiB).build()
+    assert find_moving_timeline(marked).left_out_ns == 0
+    early = TraceBuilder().segment(2 * MiB).alloc("a", MiB).free("a").wait(5000 * MS).alloc("a", MiB).build()
+    assert find_moving_timeline(early) == find_timeline(early)
+    assert find_moving_timeline(TraceBuilder().build()).left_out_ns == 0

@@ -85,6 +85,17 @@ def test_summary_takes_a_folder_and_several_traces(trace_path: str, capsys: pyte
     assert len(json.loads(document)["traces"]) == 2
 
 
+def test_timeline_begins_where_memory_moves_unless_told_from_where(capsys: pytest.CaptureFixture[str]) -> None:
+    sample = str(Path(__file__).parents[3] / "sample_traces" / "gpt2_train.gpumem")
+    _, text, _ = gpumem("timeline", sample, capture=capsys)
+    assert text.endswith("The quiet first 9.55 s are left out; --from start draws them too.\n")
+    _, whole, _ = gpumem("timeline", sample, "--from", "start", capture=capsys)
+    assert "0 s" in whole
+    assert "left out" not in whole
+    _, document, _ = gpumem("timeline", sample, "--json", capture=capsys)
+    assert json.loads(document)["from"]["event"] == -1
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [

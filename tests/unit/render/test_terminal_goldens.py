@@ -15,7 +15,7 @@ from gpumem.analyses.holdings import GroupBy
 from gpumem.analyses.oom import explain_log
 from gpumem.analyses.snapshot import find_snapshot
 from gpumem.analyses.summary import summarise_trace
-from gpumem.analyses.timeline import find_timeline
+from gpumem.analyses.timeline import find_moving_timeline, find_timeline
 from gpumem.heap.instants import find_instant
 from gpumem.importers.oom_log import read_oom_text
 from gpumem.importers.open import open_trace
@@ -68,6 +68,17 @@ def near_capacity() -> Trace:
     for number in range(20):
         builder.segment(350 * MiB).alloc(f"b{number}", 300 * MiB).mark(f"block {number}")
     return builder.oom(1 * GiB, free=900 * MiB, total=8 * GiB).build()
+
+
+def slow_start() -> Trace:
+    """Nine seconds of imports, then three steps in 60 ms."""
+    builder = TraceBuilder(block_bytes_known=True).wait(4000 * MS).segment(2 * MiB).alloc("small", MiB)
+    builder.wait(5000 * MS).segment(60 * MiB).alloc("weights", 20 * MiB)
+    for _ in range(3):
+        builder.wait(4 * MS).alloc("a", 10 * MiB).wait(4 * MS).alloc("b", 20 * MiB).wait(4 * MS).free("a").free(
+            "b"
+        ).step()
+    return builder.build()
 
 
 TRACES = {
@@ -149,6 +160,13 @@ def test_timeline_looks_like_its_golden(name: str, width: str, golden: Golden) -
     page = PAGES[width]
     text = render_timeline(find_timeline(TRACES[name](), buckets=plot_width(page)), page)
     golden(f"timeline_{name}_{width}.txt", checked(text, page))
+
+
+@pytest.mark.parametrize("width", list(PAGES))
+def test_timeline_of_a_slow_start_looks_like_its_golden(width: str, golden: Golden) -> None:
+    page = PAGES[width]
+    text = render_timeline(find_moving_timeline(slow_start(), buckets=plot_width(page)), page)
+    golden(f"timeline_slow_start_{width}.txt", checked(text, page))
 
 
 @pytest.mark.parametrize("width", list(PAGES))

@@ -218,11 +218,10 @@ class Curves {
     return settings.axis === "time" ? [0, Math.max(1, this.trace.duration_ns) / this.unit] : [-1, Math.max(1, this.trace.events - 1)];
   }
 
-  /* What is shown at first: all, less a long time in which nothing happened yet; null for all. */
+  /* What is shown at first: all, less a long quiet time before the curves move; null for all. */
   beginning() {
-    const first = this.curves && this.curves.event.length > 1 ? this.curves.time_ns[1] : 0;
-    if (settings.axis !== "time" || first < 0.25 * this.trace.duration_ns) return null;
-    return [Math.max(0, first - 0.06 * (this.trace.duration_ns - first)) / this.unit, this.trace.duration_ns / this.unit];
+    if (settings.axis !== "time" || !this.view.beginning_ns) return null;
+    return [this.view.beginning_ns / this.unit, this.trace.duration_ns / this.unit];
   }
 
   /* The height of the curves in the part of the trace that is shown, in round binary units; bounds far above are told below the figure. */
@@ -238,7 +237,7 @@ class Curves {
     const above = tops.filter((one) => one.top > top).map((one) => `${one.name}, ${GM.bytes(one.top)}`);
     const few = this.curves && this.curves.event.length - 1 >= this.curves.device_events;
     const drawn = !this.curves ? "" : few ? "Every event is drawn." : `${GM.count(this.curves.event.length)} of ${GM.counted(this.curves.device_events, "event")} are drawn; every peak is among them.`;
-    const before = this.range && this.range[0] > 0 && this.range[0] === this.beginning()?.[0] ? ` The first ${GM.duration(this.range[0] * this.unit)}, when nothing was allocated, are left out: pull the slider to see them.` : "";
+    const before = this.range && this.range[0] > 0 && this.range[0] === this.beginning()?.[0] ? ` The quiet first ${GM.duration(this.view.beginning_ns)} are left out: pull the slider below the picture to see them.` : "";
     const driver = this.view.driver_event_count > (this.driver?.event.length ?? 0) ? ` The ${GM.count(this.driver.event.length)} largest of ${GM.counted(this.view.driver_event_count, "driver event")} are shown.` : "";
     this.note.textContent = `${drawn}${before}${driver}${above.length ? ` Above the picture: ${above.join("; ")}.` : ""}`;
     return { range: [0, 1.04 * top], ...byteTicks(top) };

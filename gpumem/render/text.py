@@ -35,6 +35,22 @@ def ending(ended_by: str) -> str:
     return ", killed with its recorder" if ended_by == "killed" else f", ended by {printable(ended_by)}"
 
 
+def ending_sentence(ended_by: str) -> str:
+    """How the recording ended, as a sentence; nothing where that was the program's plain end."""
+    word, _, number = ended_by.partition(" ")
+    if ended_by in ("", "exit", "exit 0", "snapshot"):
+        return ""
+    if word == "exit":
+        return f"The program ended with exit code {printable(number)}."
+    if word == "signal":
+        return f"The program was ended by {signal_text(number)}."
+    if ended_by == "killed":
+        return "The program was killed, and its recorder with it."
+    if ended_by == "disk_full":
+        return "The disk was full: recording stopped there, the program went on."
+    return f"The recording ended by {printable(ended_by)}."
+
+
 def signal_text(number: str) -> str:
     """`signal 9 (SIGKILL)`; the number alone where it has no name."""
     try:

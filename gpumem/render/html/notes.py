@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from gpumem.analyses.summary import TraceSummary
 from gpumem.render.html.markup import foreign
-from gpumem.render.text import ending
+from gpumem.render.text import ending_sentence
 from gpumem.units import counted
 from gpumem.vocabulary import TraceSource
 
@@ -19,10 +19,8 @@ def trace_notes(summary: TraceSummary) -> Iterator[str]:
     meta = summary.meta
     if meta.running:
         yield "The program was still running when this page was made: the figures are those of the events so far."
-    elif meta.ended_by == "disk_full":
-        yield "The disk was full: recording stopped there, the program went on."
-    elif meta.ended_by not in ("", "exit", "exit 0", "snapshot"):
-        yield f"The program did not come to its plain end{ending(meta.ended_by)}."
+    elif ended := ending_sentence(meta.ended_by):
+        yield foreign(ended)
     if meta.history_truncated:
         yield (
             "The recording does not reach back to the program's start: what was most before it is not known, and the "

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from gpumem.analyses.page import PageFindings, PageView
 from gpumem.render.html.markup import NOTHING, Html, foreign, tag
 from gpumem.render.html.notes import trace_notes
-from gpumem.render.html.verdict import Figure, card_name, key_figures, oom_advice, verdict_sentences
+from gpumem.render.html.verdict import Figure, card_name, key_figures, oom_advice, oom_remarks, verdict_sentences
 from gpumem.units import counted, format_duration
 
 TRACES_NAMED = 3
@@ -109,14 +109,22 @@ def _whose(page: PageFindings, paths: Sequence[str]) -> Iterator[Html]:
 
 
 def _advice(page: PageFindings, view: PageView) -> Html:
-    """What to do about a refused request."""
+    """What to do about a refused request, numbered; then what is peculiar about its figures."""
     if view.oom is None:
         return NOTHING
-    items = [
-        tag("li", foreign(text), tag("pre", command) if command else NOTHING)
-        for text, command in oom_advice(view.oom, page.traces[view.trace].summary.path)
-    ]
-    return tag("div", tag("h3", "What to do about it"), tag("ol", *items), class_="advice")
+    path = page.traces[view.trace].summary.path
+    advice, remarks = list(oom_advice(view.oom, path)), list(oom_remarks(view.oom, path))
+    parts = []
+    if advice:
+        parts += [tag("h3", "What to do about it"), tag("ol", *map(_finding, advice))]
+    if remarks:
+        parts.append(tag("ul", *map(_finding, remarks), class_="quiet"))
+    return tag("div", *parts, class_="advice")
+
+
+def _finding(finding: tuple[str, str | None]) -> Html:
+    text, command = finding
+    return tag("li", foreign(text), tag("pre", command) if command else NOTHING)
 
 
 def _figure(figure: Figure) -> Html:

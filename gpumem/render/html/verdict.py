@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpumem.analyses.oom_rule import OomVerdict
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak
 from gpumem.render.html.markup import short_name
-from gpumem.render.oom_words import finding_command, finding_text, verdict_text
+from gpumem.render.oom_words import finding_command, finding_text, is_advice, verdict_text
 from gpumem.trace.model import Frame
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import Basis
@@ -107,7 +107,15 @@ def _oom_sentence(device: DeviceSummary, oom: OomVerdict) -> str:
 def oom_advice(oom: OomVerdict, path: str) -> Iterator[tuple[str, str | None]]:
     """What to do, most useful first, each with the commands to paste."""
     for finding in oom.findings:
-        yield finding_text(finding, oom), finding_command(finding, path)
+        if is_advice(finding.code):
+            yield finding_text(finding, oom), finding_command(finding, path, origin=oom.facts.origin)
+
+
+def oom_remarks(oom: OomVerdict, path: str) -> Iterator[tuple[str, str | None]]:
+    """What is peculiar about the figures: findings that say nothing to do."""
+    for finding in oom.findings:
+        if not is_advice(finding.code):
+            yield finding_text(finding, oom), finding_command(finding, path, origin=oom.facts.origin)
 
 
 def key_figures(device: DeviceSummary) -> Iterator[Figure]:

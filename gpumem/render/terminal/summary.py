@@ -16,7 +16,7 @@ from gpumem.render.oom_words import verdict_text
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.holders import holder_lines
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
-from gpumem.render.text import printable, signal_text
+from gpumem.render.text import ending_sentence, printable
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import Basis, EventIndex, TraceSource
 
@@ -75,8 +75,8 @@ def _notes(summary: TraceSummary) -> Iterator[str]:
         yield f"Only {_window_text(summary)}: counts and peaks are those of this part, 'end' is its end."
     if meta.running:
         yield "The program is still running: the figures are those of the events so far."
-    else:
-        yield from _ending(meta.ended_by)
+    elif ended := ending_sentence(meta.ended_by):
+        yield ended
     if meta.history_truncated:
         yield (
             "The recording does not reach back to the program's start: what was most before it is not known, and the "
@@ -89,23 +89,6 @@ def _notes(summary: TraceSummary) -> Iterator[str]:
     yield from (printable(note) for note in meta.notes)
     if meta.source is TraceSource.NONE and not meta.notes:
         yield "No allocator was recorded: only NVML readings and marks."
-
-
-def _ending(ended_by: str) -> Iterator[str]:
-    """How the recording ended, where it was not the program's plain end."""
-    word, _, number = ended_by.partition(" ")
-    if ended_by in ("", "exit", "exit 0", "snapshot"):
-        return
-    if word == "exit":
-        yield f"The program ended with exit code {printable(number)}."
-    elif word == "signal":
-        yield f"The program was ended by {signal_text(number)}."
-    elif ended_by == "killed":
-        yield "The program was killed, and its recorder with it."
-    elif ended_by == "disk_full":
-        yield "The disk was full: recording stopped there, the program went on."
-    else:
-        yield f"The recording ended by {printable(ended_by)}."
 
 
 def _window_text(summary: TraceSummary) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import html
 import json
 import re
 from functools import cache
@@ -17,7 +18,9 @@ from hypothesis import given, settings
 
 from busy_trace import busy_trace
 from gpumem.analyses.page import find_page
+from gpumem.analyses.summary import summarise_trace
 from gpumem.render.html.page import render_page
+from gpumem.render.oom_words import finding_text, is_advice
 from gpumem.trace.model import Trace
 from random_traces import plain_states, traces
 from trace_builder import GiB, MiB, TraceBuilder
@@ -138,6 +141,36 @@ def test_plotly_comes_with_its_licence() -> None:
     assert re.search(r"Drawn with plotly\.js \d+\.\d+\.\d+, MIT licence", text)
     assert re.search(r"Copyright \(c\) 2012-\d{4} Plotly, Inc\.", text)
     assert "The above copyright notice and this permission notice shall be included" in text
+
+
+def test_a_refused_request_is_followed_by_what_to_do_numbered_and_by_remarks_apart() -> None:
+    trace = training_trace(block_bytes_known=True, oom=True)
+    page = render_page(find_page([trace]))
+    (advice,) = re.findall(r'<div class="advice">(.*?)</div>', page, re.DOTALL)
+    numbered, remarks = advice.split("</ol>")
+    verdict = summarise_trace(trace).devices[0].oom_verdict
+    assert verdict is not None
+    texts = [html.escape(finding_text(finding, verdict), quote=False) for finding in verdict.findings]
+    is_to_do = [is_advice(finding.code) for finding in verdict.findings]
+    assert {True, False} <= set(is_to_do)
+    for text, to_do in zip(texts, is_to_do, strict=True):
+        assert (text in numbered, text in remarks) == (to_do, not to_do)
+    assert numbered.startswith("<h3>What to do about it</h3><ol><li>")
+
+
+def test_how_the_program_ended_is_said_as_the_summary_says_it() -> None:
+    page = render_page(find_page([TraceBuilder(ended_by="exit 1").segment(2 * MiB).alloc("a", 10).build()]))
+    assert "<p>The program ended with exit code 1.</p>" in page
+    assert "The program ended" not in training_page()
+
+
+def test_a_quiet_beginning_is_left_out_at_first() -> None:
+    builder = TraceBuilder(block_bytes_known=True).wait(2_000_000_000).segment(20 * MiB).alloc("a", 100)
+    page, _ = page_of(builder.wait(2_000_000_000).alloc("b", MiB).free("b").build())
+    view, trace = page["views"][0], page["traces"][0]
+    assert 1_000_000_000 < view["beginning_ns"] < 2_000_000_000
+    assert trace["duration_ns"] > 4_000_000_000
+    assert document(training_page())[0]["views"][0]["beginning_ns"] == 0
 
 
 def test_hostile_names_are_text() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,16 @@ def test_nine_steps_carry_the_figures_of_the_experiment(name: str) -> None:
     assert device.allocated_bytes is not None
     assert (device.allocated_bytes.peak, device.reserved_bytes.peak) == (3 * GIB, 3 * GIB + 2 * MIB)
     assert trace.meta.source is (TraceSource.NATIVE if name == "nine_steps" else TraceSource.GPUMEM)
+
+
+def test_the_recordings_are_counted_where_their_exactness_is_claimed() -> None:
+    said = (ROOT / "docs" / "how_exact.md").read_text(encoding="utf-8")
+    snapshots = len(list((ROOT / "tests" / "recordings").glob("*.pickle.xz")))
+    assert f"There are {snapshots + len(NAMES)} recordings: {snapshots} snapshots of PyTorch's" in said
+    assert f"{len(NAMES)} programs recorded by `gpumem run`" in said
+
+
+@pytest.mark.parametrize("document", sorted([*ROOT.glob("*.md"), *ROOT.glob("*/*.md")]), ids=lambda path: path.name)
+def test_links_of_a_document_lead_somewhere(document: Path) -> None:
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+        assert (document.parent / link).exists(), f"{document}: {link}"

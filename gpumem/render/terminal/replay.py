@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from gpumem.analyses.oom import is_expandable_on
 from gpumem.analyses.replay import DeviceReplay, ReplayFindings
 from gpumem.analyses.replay_check import EventFacts, FirstDifference, HeapCheck, RunCheck
 from gpumem.analyses.replay_limit import LimitSource, MemoryLimit
@@ -20,7 +21,7 @@ from gpumem.units import counted, format_bytes, format_count, format_duration, f
 from gpumem.vocabulary import EventKind
 
 DEFAULT_TOP = 6
-_LABEL_WIDTH = 24
+_LABEL_WIDTH = 28
 _FIGURE_WIDTH = 18
 _FACT_WIDTH = 16
 _STACK_FRAMES_SHOWN = 6
@@ -56,7 +57,7 @@ def _device_lines(findings: ReplayFindings, device: DeviceReplay, page: Page, to
         yield ""
         yield from _difference_lines(difference, page)
     yield ""
-    yield from _figure_table(device)
+    yield from _figure_table(findings, device)
     yield from _facts(findings, device, page)
     if device.what_if is not None and device.what_if.refused_by_site:
         yield ""
@@ -108,7 +109,7 @@ def _tried(findings: ReplayFindings, device: DeviceReplay) -> str:
     return " and ".join(what) or _settings(findings.settings)
 
 
-def _figure_table(device: DeviceReplay) -> Iterator[Text]:
+def _figure_table(findings: ReplayFindings, device: DeviceReplay) -> Iterator[Text]:
     found = device.what_if
     made = device.followed if found is None else found.figures
     yield Text(
@@ -118,11 +119,13 @@ def _figure_table(device: DeviceReplay) -> Iterator[Text]:
         style=theme.QUIET,
     )
     requests = device.request_count
+    can_grow = any(is_expandable_on(line) for line in (findings.settings, findings.meta.settings))
+    grown, shrunk = (", or grown", ", or shrunk") if can_grow else ("", "")
     for label, field, is_bytes in (
         ("reserved, at most", "reserved_bytes_peak", True),
         ("allocated, at most", "allocated_bytes_peak", True),
-        ("segments obtained", "segment_alloc_count", False),
-        ("segments returned", "segment_free_count", False),
+        (f"segments obtained{grown}", "segment_alloc_count", False),
+        (f"segments returned{shrunk}", "segment_free_count", False),
         ("out of memory", "oom_count", False),
     ):
         of = requests if field == "oom_count" else None

@@ -154,7 +154,9 @@ def _headroom(device: DeviceSummary) -> str:
     bound = f"its limit of {format_bytes(limit or 0)}" if limited else "that"
     if headroom < 0:
         return f"{reserved} reserved at most, {format_bytes(-headroom)} above {bound}"
-    return f"{reserved} reserved at most, which leaves {format_bytes(headroom)} of {bound}"
+    others = 0 if limited or device.nvml is None else device.nvml.other_processes_bytes or 0
+    shared = f", {format_bytes(others)} of it held by other processes" if others else ""
+    return f"{reserved} reserved at most, which leaves {format_bytes(headroom)} of {bound}{shared}"
 
 
 def _figure_table(device: DeviceSummary, page: Page) -> Iterator[Text]:

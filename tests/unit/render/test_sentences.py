@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from gpumem.analyses.explain import find_explanation
+from gpumem.analyses.summary import summarise_trace
 from gpumem.render.terminal.explain import render_explanation
+from gpumem.render.terminal.summary import render_summaries
 from gpumem.render.terminal.theme import UNICODE, Page, site_text
-from gpumem.units import MIB
+from gpumem.units import GIB, MIB
 from trace_builder import TraceBuilder
 
 
@@ -22,3 +24,10 @@ def test_function_of_cpp_stands_without_its_parameters() -> None:
     function = "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)"
     assert site_text("??", 0, function, 80, "…") == "??:0 torch::autograd::generated::AddmmBackward0::apply"
     assert site_text("a.cpp", 3, "at::(anonymous namespace)::f(int)", 80, "…") == "a.cpp:3 at::(anonymous namespace)::f"
+
+
+def test_summary_of_a_shared_card_says_what_others_hold_of_the_rest() -> None:
+    builder = TraceBuilder(block_bytes_known=True).device_facts(capacity_bytes=8 * GIB).segment(1 * GIB)
+    builder.alloc("a", 1 * GIB).reading(process_bytes=2 * GIB, other_processes_bytes=3 * GIB)
+    shown = render_summaries([summarise_trace(builder.build())], Page(120, UNICODE)).plain
+    assert "which leaves 7.00 GiB of that, 3.00 GiB of it held by other processes." in " ".join(shown.split())

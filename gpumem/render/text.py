@@ -60,9 +60,9 @@ def signal_text(number: str) -> str:
 
 
 def instant_text(time_ns: int, event: int) -> str:
-    """A point in a trace: `9.85 s (after event 8,212)`, `1.00 s (before any event)`, `the start`."""
+    """A point in a trace: `9.85 s (after event 8,212)`, `1.00 s (before the first event)`, `the start`."""
     if event < 0:
-        return f"{format_duration(time_ns)} (before any event)" if time_ns else "the start"
+        return f"{format_duration(time_ns)} (before the first event)" if time_ns else "the start"
     return f"{format_duration(time_ns)} (after event {format_count(event)})"
 
 

@@ -16,7 +16,7 @@ from gpumem.render.oom_words import verdict_text
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.holders import holder_lines
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
-from gpumem.render.text import ending_sentence, printable
+from gpumem.render.text import ending_sentence, instant_text, printable
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import Basis, EventIndex, TraceSource
 
@@ -25,6 +25,7 @@ _BYTES_WIDTH = 11
 _SHARE_WIDTH = 8
 _LABEL_WIDTH = 24
 _ROUNDED = "in blocks, rounded up"
+_PENDING = "with pending blocks"
 _AT_END = "its word at the end"
 
 
@@ -98,7 +99,9 @@ def _window_text(summary: TraceSummary) -> str:
 
 
 def _at(time_ns: int, event: EventIndex) -> str:
-    return f"{format_duration(time_ns)} (event {format_count(event)})" if event >= 0 else "the start"
+    if event < 0:
+        return instant_text(time_ns, event)
+    return f"{format_duration(time_ns)} (event {format_count(event)})"
 
 
 def _device_lines(device: DeviceSummary, page: Page, top: int, path: str) -> Iterator[Text | str]:
@@ -173,7 +176,7 @@ def _figure_table(device: DeviceSummary, page: Page) -> Iterator[Text]:
     rows: list[tuple[str, EndAndPeak | None, str]] = [
         ("requested", device.requested_bytes, "what was asked for"),
         ("allocated", device.allocated_bytes, _ROUNDED),
-        ("active", device.active_bytes if device.active_bytes != device.allocated_bytes else None, ""),
+        ("active", device.active_bytes if device.active_bytes != device.allocated_bytes else None, _PENDING),
         ("reserved", device.reserved_bytes, "held from the driver"),
         ("PyTorch said: allocated", device.torch_allocated_bytes, _ROUNDED if is_told_by_torch_alone else _AT_END),
         ("PyTorch said: reserved", device.torch_reserved_bytes, _AT_END),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from gpumem.analyses.explain import find_explanation
 from gpumem.analyses.summary import summarise_trace
+from gpumem.heap.instants import find_instant
 from gpumem.render.terminal.explain import render_explanation
 from gpumem.render.terminal.summary import render_summaries
 from gpumem.render.terminal.theme import UNICODE, Page, site_text
+from gpumem.trace.moments import parse_moment
 from gpumem.units import GIB, MIB
 from trace_builder import TraceBuilder
+
+SECOND = 1_000_000_000
 
 
 def test_pinned_segments_that_are_not_listed_are_summed() -> None:
@@ -31,3 +35,17 @@ def test_summary_of_a_shared_card_says_what_others_hold_of_the_rest() -> None:
     builder.alloc("a", 1 * GIB).reading(process_bytes=2 * GIB, other_processes_bytes=3 * GIB)
     shown = render_summaries([summarise_trace(builder.build())], Page(120, UNICODE)).plain
     assert "which leaves 7.00 GiB of that, 3.00 GiB of it held by other processes." in " ".join(shown.split())
+
+
+def test_window_before_the_first_event_is_named_by_its_times() -> None:
+    trace = TraceBuilder().wait(3 * SECOND).segment(2 * MIB).build()
+    start, end = (find_instant(trace, parse_moment(text)) for text in ("0s", "1s"))
+    shown = render_summaries([summarise_trace(trace, start=start, end=end)], Page(120, UNICODE)).plain
+    assert "Only from the start to 1.00 s (before the first event):" in shown
+
+
+def test_active_bytes_say_what_they_hold_beyond_allocated_ones() -> None:
+    builder = TraceBuilder(block_bytes_known=True).segment(2 * MIB).alloc("a", 1 * MIB).free_requested("a")
+    shown = render_summaries([summarise_trace(builder.build())], Page(80, UNICODE)).plain
+    (row,) = (line for line in shown.splitlines() if line.startswith("active"))
+    assert row.endswith("with pending blocks")

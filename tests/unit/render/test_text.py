@@ -17,14 +17,14 @@ SECOND = 1_000_000_000
 
 def test_point_in_a_trace_says_what_came_before_it() -> None:
     assert instant_text(0, -1) == "the start"
-    assert instant_text(SECOND, -1) == "1.00 s (before any event)"
+    assert instant_text(SECOND, -1) == "1.00 s (before the first event)"
     assert instant_text(9_850_000_000, 8212) == "9.85 s (after event 8,212)"
 
 
 def test_snapshot_of_a_time_before_the_first_event_is_not_of_the_start() -> None:
     trace = TraceBuilder().wait(3 * SECOND).segment(2 * MIB).build()
     shown = render_snapshot(find_snapshot(trace, find_instant(trace, parse_moment("1s"))), PAGE).plain
-    assert shown.startswith("At 1.00 s (before any event): ")
+    assert shown.startswith("At 1.00 s (before the first event): ")
 
 
 def test_free_bytes_stand_beside_the_card_as_cuda_counts_it() -> None:

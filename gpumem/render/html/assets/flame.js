@@ -1,5 +1,5 @@
 "use strict";
-/* The peak by call: an icicle, callers above what they call. */
+/* The peak by call: an icicle, callers above what they call, worked with mouse or keyboard. */
 
 const ROW_HEIGHT = 24;
 const CHARACTER_WIDTH = 7;
@@ -7,24 +7,30 @@ const LABEL_LEAST = 24;
 const KINDS = [["own", "Your code"], ["full", "All frames"], ["inverted", "From the allocating line"]];
 const settings = { kind: "own" };
 
-GM.expose("flame", () => ({ ...settings }));
 GM.figures.push({ id: "flame", heavy: true, plotly: true, draw: (element) => new Flame(element).handle() });
 
 class Flame {
   constructor(element) {
     this.view = GM.view();
-    this.plot = GM.make("div", { id: "flame-plot", role: "img", "aria-label": "The blocks at the peak by call" });
+    this.level = 0; // the frame that is looked into
+    this.cursor = 0; // the frame that the keys have reached
+    this.plot = GM.make("div", { id: "flame-plot", tabindex: "0", role: "application", "aria-describedby": "flame-readout",
+      "aria-label": "The blocks at the peak by call: arrow keys go from frame to frame, Enter looks into one, Escape leads back" });
     this.readout = GM.make("div", { class: "readout", id: "flame-readout", "aria-live": "polite" });
     if (!this.view.flame || !this.view.peak.bytes) {
       element.append(GM.make("p", { class: "quiet", text: "Nothing was held at the peak." }));
       return;
     }
-    const choose = (kind) => { settings.kind = kind; this.redraw(); };
+    const choose = (kind) => { settings.kind = kind; this.level = this.cursor = 0; this.redraw(); };
     element.append(
-      GM.make("div", { class: "controls" }, GM.choice("flame-kind", "Calls shown", KINDS, settings.kind, choose), GM.make("span", { class: "quiet", text: "Click a frame to look into it; the bar above leads back." })),
+      GM.make("div", { class: "controls" }, GM.choice("flame-kind", "Calls shown", KINDS, settings.kind, choose), GM.make("span", { class: "quiet", text: "Click a frame to look into it; the bar above leads back." }),
+        GM.make("span", { class: "quiet wide-only", text: "By keyboard: arrow keys, Enter, Escape." })),
       GM.make("p", { class: "quiet", text: `Who held the ${GM.bytes(this.view.peak.bytes)} at the peak: widths are bytes, callers stand above what they call.` }),
       this.plot, this.readout);
     this.isDrawn = true;
+    for (const name of ["focus", "blur"]) this.plot.addEventListener(name, () => this.plot.isConnected && this.redraw());
+    this.plot.addEventListener("keydown", (event) => this.onKey(event));
+    GM.expose("flame", () => ({ ...settings, level: this.level, cursor: this.cursor }));
     this.redraw();
   }
 
@@ -41,7 +47,7 @@ class Flame {
     const colours = this.colours();
     const ids = Array.from(bytes, (_, at) => String(at));
     const data = {
-      type: "icicle", ids, labels: ids.map((_, at) => GM.plotlyText(this.fitted(at, isNarrow))), parents: Array.from(parent, (at) => (at < 0 ? "" : String(at))),
+      type: "icicle", level: String(this.level), ids, labels: ids.map((_, at) => GM.plotlyText(this.fitted(at, isNarrow))), parents: Array.from(parent, (at) => (at < 0 ? "" : String(at))),
       values: Array.from(bytes), branchvalues: "total", sort: false, hoverinfo: "none", textinfo: "label", tiling: { orientation: "v", pad: 1 },
       marker: { colors: colours, line: { width: 1, color: GM.colour("line") } }, insidetextfont: { size: 12, color: colours.map(inkOn) }, pathbar: { visible: true, thickness: 22 }, leaf: { opacity: 1 },
     };
@@ -51,16 +57,55 @@ class Flame {
     };
     GM.plotly.react(this.plot, [data], layout, { displaylogo: false, responsive: true, displayModeBar: false });
     if (!this.isWired) this.wire();
-    this.tell(0);
+    this.tell(this.cursor);
   }
 
   wire() {
     this.isWired = true;
     this.plot.on("plotly_hover", (event) => this.tell(Number(event.points[0].id)));
-    this.plot.on("plotly_click", (event) => {
-      const site = this.nodes.site[Number(event.points[0].id)];
-      if (site >= 0) GM.select(site);
+    this.plot.on("plotly_icicleclick", (event) => {
+      if (event.nextLevel !== undefined) this.level = Number(event.nextLevel) || 0;
+      this.pick(Number(event.points[0].id));
+      return false; // the zoom is ours: plotly's own would be undone when a site is marked
     });
+  }
+
+  /* Takes a frame, and marks its site where it leads to one alone. */
+  pick(at) {
+    this.cursor = at;
+    const site = this.nodes.site[at];
+    if (site >= 0) GM.select(site);
+    else this.redraw();
+  }
+
+  onKey(event) {
+    const { parent } = this.nodes;
+    if (event.key === "Enter") {
+      if (parent.includes(this.cursor)) this.level = this.cursor;
+      this.pick(this.cursor);
+    } else if (event.key === "Escape" && this.level > 0) {
+      this.cursor = this.level;
+      this.level = parent[this.level];
+      event.stopPropagation(); // Escape also clears the marked site
+      this.redraw();
+    } else {
+      const next = this.beside(event.key);
+      if (next === undefined) return;
+      if (next >= 0) this.cursor = next;
+      this.redraw();
+    }
+    event.preventDefault();
+  }
+
+  /* The frame that an arrow key leads to, within what is looked into; -1 where there is none, undefined for other keys. */
+  beside(key) {
+    const { parent } = this.nodes;
+    if (key === "ArrowDown") return parent.indexOf(this.cursor);
+    if (key === "ArrowUp") return this.cursor === this.level ? -1 : parent[this.cursor];
+    if (key !== "ArrowLeft" && key !== "ArrowRight") return undefined;
+    if (this.cursor === this.level) return -1;
+    const isSibling = (at) => at === parent[this.cursor];
+    return key === "ArrowRight" ? parent.findIndex((at, node) => node > this.cursor && isSibling(at)) : parent.subarray(0, this.cursor).findLastIndex(isSibling);
   }
 
   frame(at) {
@@ -82,7 +127,8 @@ class Flame {
     return GM.short(this.label(at, isShort), Math.max(LABEL_LEAST, Math.floor(width / CHARACTER_WIDTH)));
   }
 
-  /* The colour of its site where a frame leads to one alone; pale where the marked site is not among its blocks. */
+  /* The colour of its site where a frame leads to one alone; pale where the marked site is not among its blocks. The
+     frame that the keys have reached has the colour of text. */
   colours() {
     const { site, parent } = this.nodes;
     const marked = GM.state.site;
@@ -91,7 +137,8 @@ class Flame {
       for (let at = site.length - 1; at >= 0; at--) if (site[at] === marked || lit[at]) { lit[at] = 1; if (parent[at] >= 0) lit[parent[at]] = 1; }
     const neutral = GM.colour("idle");
     const pale = GM.colour("raised");
-    return Array.from(site, (one, at) => (!lit[at] ? pale : one < 0 ? neutral : GM.siteColour(one)));
+    const reached = this.plot.matches(":focus-visible") ? this.cursor : -1;
+    return Array.from(site, (one, at) => (at === reached ? GM.colour("text") : !lit[at] ? pale : one < 0 ? neutral : GM.siteColour(one)));
   }
 
   tell(at) {

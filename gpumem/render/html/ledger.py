@@ -90,21 +90,30 @@ def _table(name: str, whole: int, rows: Sequence[_Row]) -> Html:
         tag("th", name),
         tag("th", format_bytes(whole), class_="number"),
         tag("th", "of it", class_="number"),
-        tag("th", "known by"),
-        tag("th", ""),
+        tag("th", "known by", class_="wide-only"),
+        tag("th", "", class_="wide-only"),
     )
     body = [
         tag(
             "tr",
-            tag("td", foreign(label), style=f"padding-left:{0.6 + 1.1 * depth:.1f}rem"),
+            tag(
+                "td",
+                foreign(label),
+                tag("span", _known_by(evidence), class_="where narrow-only"),
+                style=f"padding-left:{0.6 + 1.1 * depth:.1f}rem",
+            ),
             tag("td", format_bytes(held), class_="number"),
             tag("td", format_share(held, whole), class_="number"),
-            tag("td", "by difference" if evidence is Evidence.DIFFERENCE else evidence.value),
-            tag("td", _bar(held, begin, whole, is_part=depth > 0), class_="span"),
+            tag("td", _known_by(evidence), class_="wide-only"),
+            tag("td", _bar(held, begin, whole, is_part=depth > 0), class_="span wide-only"),
         )
         for label, depth, held, evidence, begin in rows
     ]
     return tag("div", tag("table", tag("thead", head), tag("tbody", *body), class_="ledger"), class_="scroll")
+
+
+def _known_by(evidence: Evidence) -> str:
+    return "by difference" if evidence is Evidence.DIFFERENCE else evidence.value
 
 
 def _bar(held: int, begin: int, whole: int, *, is_part: bool) -> Html:

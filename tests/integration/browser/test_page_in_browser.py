@@ -266,6 +266,96 @@ def test_a_narrow_window_is_not_scrolled_sideways(training: OpenedPage) -> None:
     training.tab.set_viewport_size({"width": 1280, "height": 900})
 
 
+@pytest.mark.parametrize("name", ["gpt2_train+resnet50_train", "out_of_memory"])
+def test_no_table_is_cut_in_a_narrow_window(browser: Browser, page_of: PageOf, name: str) -> None:
+    with open_page(browser, page_of(name), width=400) as page:
+        page.run("() => GM.drawAll()")
+        page.run("() => { for (const one of document.querySelectorAll('details')) one.open = true; }")
+        page.settle()
+        cut = """() => [...document.querySelectorAll("main table, main .scroll, header nav")]
+            .filter((one) => one.scrollWidth > one.clientWidth || one.getBoundingClientRect().right > 400)
+            .map((one) => one.innerText.slice(0, 60))"""
+        assert page.run(cut) == []
+        cells = page.tab.locator("#sites-table tbody tr").first.locator("td[data-label]").all()
+        labels = [cell.get_attribute("data-label") for cell in cells]
+        assert labels == ["At the peak", "Of the peak", "Blocks", "At most", "Allocs"]
+        assert page.tab.locator("#ledger").inner_text().count("measured") >= 2
+
+
+def test_the_navigation_is_whole_however_many_sections(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("gpt2_train+resnet50_train")) as page:
+        links = page.tab.locator("header nav a")
+        assert links.count() == 10
+        boxes = [link.bounding_box() for link in links.all()]
+        switches = page.tab.locator("header .switches").bounding_box()
+        assert switches is not None
+        assert all(box is not None and box["x"] + box["width"] <= switches["x"] for box in boxes)
+
+
+def test_the_calls_are_walked_by_keyboard(training: OpenedPage) -> None:
+    def state() -> tuple[int, int]:
+        training.settle()
+        found = training.run("() => GM.state.flame")
+        return found["level"], found["cursor"]
+
+    def press(*keys: str) -> tuple[int, int]:
+        for key in keys:
+            training.tab.keyboard.press(key)
+        return state()
+
+    training.figure("flame")
+    parents = training.run("() => [...GM.column(GM.view().flame.own.parent)]")
+    training.tab.locator("#flame-kind button").last.focus()
+    assert press("Tab") == (0, 0)
+    assert training.run("() => document.activeElement.id") == "flame-plot"
+    first = press("ArrowDown")[1]
+    assert parents[first] == 0
+    second = press("ArrowRight")[1]
+    assert parents[second] == 0
+    assert second != first
+    assert press("ArrowLeft") == (0, first)
+    assert press("Enter") == (first, first)
+    inner = press("ArrowDown")[1]
+    assert parents[inner] == first
+    text = training.tab.locator("#flame-readout").inner_text()
+    frame = training.run("(at) => GM.page.frames[GM.column(GM.view().flame.own.frame)[at]]", inner)
+    assert f"{frame['function']} ({frame['file']}:{frame['line']})" in text
+    assert press("ArrowUp", "ArrowUp") == (first, first)
+    assert press("Escape") == (0, first)
+    assert training.run("() => GM.state.site") is None
+    training.run("() => document.activeElement.blur()")
+
+
+def test_a_frame_that_was_clicked_is_looked_into_and_stays_so(training: OpenedPage) -> None:
+    training.figure("flame")
+    parents = training.run("() => [...GM.column(GM.view().flame.own.parent)]")
+    training.tab.locator("#flame-plot g.slice").nth(1).click()
+    training.settle()
+    level = training.run("() => GM.state.flame.level")
+    assert parents[level] == 0
+    training.run("() => GM.select(0)")
+    training.settle()
+    assert training.run("() => GM.state.flame.level") == level
+    training.tab.locator("#flame-plot").focus()
+    training.tab.keyboard.press("Escape")
+    assert training.run("() => [GM.state.flame.level, GM.state.site]") == [0, 0]
+    training.tab.keyboard.press("Escape")
+    assert training.run("() => GM.state.site") is None
+
+
+def test_the_curves_begin_where_memory_moves_and_the_slider_shows_all(training: OpenedPage) -> None:
+    training.figure("curves")
+    shown = training.run("() => document.getElementById('curves-plot').layout.xaxis.range")
+    begin = training.run("() => GM.view().beginning_ns") / 1e9
+    assert shown[0] == pytest.approx(begin)
+    assert begin > 9
+    note = training.tab.locator("#curves-note")
+    assert f"The quiet first {format_duration(int(begin * 1e9))} are left out" in note.inner_text()
+    training.run("() => Plotly.relayout('curves-plot', { 'xaxis.range': [0, 9.8] })")
+    training.settle()
+    assert "left out" not in note.inner_text()
+
+
 def test_nothing_was_asked_for_or_complained_about_meanwhile(training: OpenedPage) -> None:
     assert training.requests == []
     assert training.complaints == []

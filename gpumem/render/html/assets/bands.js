@@ -392,7 +392,7 @@ class BandsFigure {
     });
     const head = GM.make("tr", {}, GM.make("th", { class: "number", text: "Bytes" }), GM.make("th", { text: "Site" }), GM.make("th", { text: "Held" }));
     const table = GM.make("table", {}, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows));
-    return GM.make("details", { class: "as-table" }, GM.make("summary", { text: `The ${rows.length} largest as a table` }), GM.make("div", { class: "scroll" }, table));
+    return GM.make("details", { class: "as-table" }, GM.make("summary", { text: `The ${rows.length} largest as a table` }), GM.make("div", { class: "scroll" }, GM.fold(table)));
   }
 
   select(site) {

@@ -123,6 +123,15 @@ GM.make = (name, properties = {}, ...children) => {
   return made;
 };
 
+/* Where the window is narrow, the cells of a row stand below one another, each behind the name of its column. */
+GM.fold = (table) => {
+  const names = Array.from(table.tHead.rows[0].cells, (cell) => cell.textContent);
+  for (const row of table.tBodies[0].rows)
+    for (const [at, cell] of [...row.cells].entries()) if (at > 0 && names[at]) cell.dataset.label = names[at];
+  table.classList.add("folds");
+  return table;
+};
+
 /* A row of buttons of which one is pressed; choose(value) is called when another is. */
 GM.choice = (id, label, options, chosen, choose) => {
   const row = GM.make("div", { class: "choice", role: "group", id, "aria-label": label });

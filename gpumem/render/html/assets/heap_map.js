@@ -377,7 +377,7 @@ class HeapFigure {
       return GM.make("tr", {}, number("gaps", GM.bytes(one.gap_bytes)), number("of", GM.bytes(moment.segments[one.segment])), number("in use", `${GM.bytes(one.held_bytes)} in ${GM.counted(one.block_count, "block")}`), GM.make("td", {}, ...pins));
     });
     const head = GM.make("tr", {}, ...["Gaps", "Segment", "In use"].map((text) => GM.make("th", { class: "number", text })), GM.make("th", { text: "Beside the gaps" }));
-    const table = GM.make("table", { class: "pinned" }, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows));
+    const table = GM.make("table", { class: "folds pinned" }, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows));
     const more = moment.pinned_count > rows.length ? [GM.make("p", { class: "quiet", text: `And ${GM.counted(moment.pinned_count - rows.length, "more segment")} with smaller gaps.` })] : [];
     return this.pinned.replaceChildren(heading, GM.make("div", { class: "scroll" }, table), ...more);
   }
@@ -412,7 +412,7 @@ class HeapFigure {
     const head = GM.make("tr", {}, GM.make("th", { text: "Segment" }), ...["Bytes", "In use", "Blocks"].map((text) => GM.make("th", { class: "number", text })));
     const isOpen = this.segmentTable.open;
     const summary = GM.make("summary", { text: `The ${GM.counted(rows.length, "segment")} of this moment${rows.length < moment.segment_count ? " that are largest" : ""} as a table` });
-    this.segmentTable.replaceChildren(summary, GM.make("div", { class: "scroll" }, GM.make("table", {}, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows))));
+    this.segmentTable.replaceChildren(summary, GM.make("div", { class: "scroll" }, GM.fold(GM.make("table", {}, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows)))));
     this.segmentTable.open = isOpen;
   }
 
@@ -457,7 +457,7 @@ function factRows({ ledger, time_ns }) {
 function noteOf(moment, heap) {
   const sentences = [];
   if (heap.basis !== "allocated") sentences.push("Block sizes are not known: blocks are drawn as large as their requests, and what lies between is not told apart.");
-  if (moment.cells.count < moment.cell_count) sentences.push(`${GM.counted(moment.cell_count, "block and hole")}s are drawn as ${GM.count(moment.cells.count)}: small neighbours are merged.`);
+  if (moment.cells.count < moment.cell_count) sentences.push(`${GM.count(moment.cell_count)} blocks and holes are drawn as ${GM.count(moment.cells.count)}: small neighbours are merged.`);
   if (moment.left_out.segment_count) sentences.push(`${GM.counted(moment.left_out.segment_count, "smaller segment")} of together ${GM.bytes(moment.left_out.reserved_bytes)} (${GM.bytes(moment.left_out.held_bytes)} in use) ${moment.left_out.segment_count === 1 ? "is" : "are"} not drawn.`);
   if (moment.unplaced_count) sentences.push(`${GM.counted(moment.unplaced_count, "block")} of ${GM.bytes(moment.unplaced_bytes)} lie in segments from before the recording and are not drawn.`);
   return sentences.join(" ");

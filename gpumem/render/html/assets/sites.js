@@ -41,8 +41,8 @@ class Sites {
     this.body = GM.make("tbody");
     this.more = GM.make("button", { type: "button", id: "sites-more", onclick: () => { settings.all = !settings.all; this.fill(); } });
     this.detail = GM.make("div", { id: "sites-stack" });
-    const table = GM.make("table", { id: "sites-table" }, GM.make("thead", {}, GM.make("tr", {}, ...this.heads)), this.body);
-    element.append(GM.make("div", { class: "controls" }, search, this.count), GM.make("div", { class: "scroll" }, table), this.more, this.detail);
+    this.table = GM.make("table", { id: "sites-table" }, GM.make("thead", {}, GM.make("tr", {}, ...this.heads)), this.body);
+    element.append(GM.make("div", { class: "controls" }, search, this.count), GM.make("div", { class: "scroll" }, this.table), this.more, this.detail);
   }
 
   sortBy(name, isNumber) {
@@ -62,6 +62,7 @@ class Sites {
     const picked = found.find((row) => row.site === marked);
     if (picked && !shown.includes(picked)) shown = [...shown, picked];
     this.body.replaceChildren(...shown.map((row) => this.row(row, row.site === marked)));
+    GM.fold(this.table);
     for (const head of this.heads) head.setAttribute("aria-sort", head.dataset.column !== key ? "none" : settings.descending ? "descending" : "ascending");
     const listed = this.view.site_count > this.rows.length ? `; the first ${GM.count(this.rows.length)} of ${GM.count(this.view.site_count)} are listed` : "";
     this.count.textContent = `${GM.counted(found.length, "site")}${words.length ? " found" : ""}${listed}`;

@@ -19,6 +19,7 @@ function wireSwitches() {
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && GM.state.site !== null) GM.select(null);
   });
+  for (const table of document.querySelectorAll("table:not(.ledger)")) GM.fold(table);
   for (const link of document.querySelectorAll("header nav a")) link.hidden = !document.querySelector(link.getAttribute("href"));
   document.getElementById("view-switch")?.addEventListener("change", (event) => GM.showView(Number(event.target.value)));
   for (const row of document.querySelectorAll("[data-show]")) {

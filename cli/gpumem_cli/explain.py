@@ -46,6 +46,8 @@ def explain(
     if message is not None:
         if trace is not None or pid is not None or moment is not None or device is not None:
             raise UsageError("--message stands alone: it needs no trace, and no process.")
+        if not message.strip():
+            raise UsageError("--message is empty; give the error's text, the name of a log, or - for standard input.")
         _explain_message(message, as_json)
         return
     if trace is not None and pid is not None:

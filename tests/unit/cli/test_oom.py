@@ -91,6 +91,7 @@ def test_explain_takes_the_error_itself_or_a_file(log: str, capsys: pytest.Captu
         (["explain", "--message", "all is well"], 3, "the text given has no out-of-memory error in 1 line"),
         (["explain", "--message", "nofile.log"], 3, "nofile.log does not exist"),
         (["explain", "--message", "-", "{trace}"], 2, "--message stands alone: it needs no trace, and no process."),
+        (["explain", "--message", " "], 2, "--message is empty; give the error's text, the name of a log, or -"),
     ],
 )
 def test_mistake_is_one_sentence(

@@ -313,7 +313,11 @@ class _Rule:
         facts = self._facts
         if facts.free is None or self._fits(facts.free):
             return Verdict.LIMIT
-        return self._against_card()
+        verdict = self._against_card()
+        if verdict is Verdict.CAPACITY or facts.allocated is None or facts.asked is None:
+            return verdict
+        # Joining idle blocks or ending other processes would not do: the blocks in use and the request exceed it.
+        return Verdict.LIMIT if self._exceeds(facts.allocated + facts.asked, facts.limit) else verdict
 
     def _against_card(self) -> Verdict:
         facts, sums = self._facts, self._sums

@@ -239,6 +239,20 @@ CASES: dict[str, tuple[str, Verdict, float | None, float | None]] = {
         ),
         CAPACITY, 800, 4 * G - 800,
     ),
+    "2.9, a limit that joined idle blocks would break too": (
+        modern(
+            "2.00 GiB", of="15.89 GiB", free="1.60 GiB", allowed="8.00 GiB", process="8.29 GiB", used="7.00 GiB",
+            idle="512.00 MiB",
+        ),
+        LIMIT, 1.60 * G + 512, None,
+    ),
+    "2.9, a limit above what joined idle blocks take": (
+        modern(
+            "2.00 GiB", of="15.89 GiB", free="1.60 GiB", allowed="9.30 GiB", process="8.29 GiB", used="7.00 GiB",
+            idle="512.00 MiB",
+        ),
+        FRAGMENTATION, 1.60 * G + 512, None,
+    ),
     "2.9, AMD, a limit": (
         modern(
             "2.00 MiB", of="287.98 GiB", free="275.86 GiB", allowed="1.05 GiB", used="1017.01 MiB", pools="17.00 MiB",

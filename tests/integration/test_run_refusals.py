@@ -53,7 +53,8 @@ def test_force_replaces_the_old_trace(tmp_path: Path) -> None:
 
 def test_any_name_may_be_given_to_a_trace(tmp_path: Path) -> None:
     write_program(tmp_path, "import gpumem; gpumem.mark('new')")
-    assert run_recorded(tmp_path, "-o", "run.trace", "train.py").note.endswith("gpumem summary run.trace\n")
+    note = run_recorded(tmp_path, "-o", "run.trace", "train.py").note
+    assert "gpumem: next: gpumem summary run.trace" in note.splitlines()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.trace", "train.py"]
 
 

@@ -33,6 +33,7 @@ def lines_of(before: Sequence[int], after: Sequence[int]) -> Move | None:
         ([10], [10, 36], None),
         ([10, 36], [10], None),
         ([20], [50], Move(0, 30)),
+        ([10, 20, 30, 4_000_000_000], [10, 25, 35, 4_000_000_005], Move(11, 5)),
     ],
 )
 def test_place_and_shift_that_explain_most_lines_are_found(

@@ -401,3 +401,23 @@ def test_numbers_are_written_as_the_terminal_writes_them(training: OpenedPage) -
         "1 block",
         "-",
     ]
+
+
+def test_paper_has_figures_as_wide_as_itself_and_no_controls(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("gpt2_train")) as page:
+        page.run("""() => window.addEventListener("beforeprint", () => {
+            const all = document.querySelectorAll("main, #curves-plot .main-svg, #flame-plot .main-svg, main canvas");
+            window.printed = [...all].map((one) => one.getBoundingClientRect().width);
+            const canvas = document.querySelector('[data-figure="bands"] canvas');
+            window.drawn = [canvas.width, canvas.clientWidth * window.devicePixelRatio];
+        })""")
+        page.tab.pdf()
+        assert max(page.run("() => window.printed")) == 700
+        drawn, shown = page.run("() => window.drawn")
+        assert drawn == pytest.approx(shown, abs=1)
+        page.tab.emulate_media(media="print")
+        for hidden in ("header nav", "#curves-moment", "#heap-moment", "#curves-readout", "#flame-kind"):
+            assert not page.tab.locator(hidden).first.is_visible(), hidden
+        assert page.tab.locator("output.moment").is_visible()
+        assert not page.tab.locator("td .narrow-only").first.is_visible()
+        assert page.complaints == []

@@ -6,6 +6,7 @@ const MARKS_LINED = 40;
 const HOLDERS_TOLD = 4;
 const NAME_WIDTH = 16;
 const HEIGHT = 460;
+const HEIGHT_PRINTED = 210;
 const settings = { axis: "time", mode: "curves", whole: false, point: null };
 
 GM.expose("curves", () => ({ ...settings }));
@@ -183,12 +184,12 @@ class Curves {
     const marks = this.trace.marks.filter((mark) => mark.kind === "mark");
     const axis = settings.axis === "time" ? { ticksuffix: ` ${this.unitName}` } : { tickformat: ",d" };
     return {
-      ...GM.plotlySize(this.plot, HEIGHT + 22 * rows.length), margin: { l: this.plot.clientWidth < 700 ? 64 : 78, r: 12, t: 8, b: 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      ...GM.plotlySize(this.plot, (GM.isPrinting() ? HEIGHT_PRINTED : HEIGHT) + 22 * rows.length), margin: { l: this.plot.clientWidth < 700 ? 64 : 78, r: 12, t: 8, b: 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: GM.colour("text") },
       hovermode: "x", dragmode: "zoom", showlegend: false,
       xaxis: { ...axis, gridcolor: grid, zerolinecolor: grid, tickfont: { color: quiet }, anchor: rows.length ? "y2" : "y", range: this.range ?? this.everything(),
         showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "solid", spikecolor: quiet,
-        rangeslider: { visible: true, range: this.everything(), yaxis2: { rangemode: "fixed", range: [-9, -8] }, thickness: 0.09, bgcolor: GM.colour("raised"), bordercolor: grid, borderwidth: 1 } },
+        rangeslider: { visible: !GM.isPrinting(), range: this.everything(), yaxis2: { rangemode: "fixed", range: [-9, -8] }, thickness: 0.09, bgcolor: GM.colour("raised"), bordercolor: grid, borderwidth: 1 } },
       yaxis: { ...this.heightAxis(), domain: [floor, 1], gridcolor: grid, zerolinecolor: grid, tickfont: { color: quiet }, fixedrange: true },
       yaxis2: { domain: [0, Math.max(0.01, floor - 0.04)], type: "category", fixedrange: true, gridcolor: grid, tickfont: { color: quiet }, categoryorder: "array", categoryarray: rows.map((row) => row.name).reverse(), tickmode: "array", tickvals: rows.map((row) => row.name), range: [-0.5, rows.length - 0.5] },
       shapes: marks.length > MARKS_LINED ? [] : marks.map((mark) => ({ type: "line", xref: "x", yref: "paper", x0: this.at(mark), x1: this.at(mark), y0: floor, y1: 1, line: { color: quiet, width: 1, dash: "dot" } })),

@@ -151,10 +151,12 @@ GM.choice = (id, label, options, chosen, choose) => {
 GM.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 GM.siteColour = (number) => (GM.page.sites[number] ? GM.colour(`site-${number % 10}`) : GM.colour("none"));
 
+GM.isPrinting = () => document.documentElement.dataset.printing !== undefined;
+
 /* The size of a figure of plotly's: the element's height, since print leaves it none, and the width of a sheet on paper. */
 GM.plotlySize = (element, height) => {
   element.style.height = `${height}px`;
-  return { height, autosize: true, width: document.documentElement.dataset.printing ? SHEET_WIDTH : undefined };
+  return { height, autosize: true, width: GM.isPrinting() ? SHEET_WIDTH : undefined };
 };
 
 GM.setTheme = (theme) => {

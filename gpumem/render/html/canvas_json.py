@@ -1,4 +1,4 @@
-"""What assets/bands.js and assets/heap_map.js draw, as parts of the page's document.
+"""What assets/bands*.js and assets/heap*.js draw, as parts of the page's document.
 
 Owns: their fields. Must not know: how findings are made or drawn. A stack is its place in the view's `stacks`.
 """

@@ -25,8 +25,20 @@ from gpumem.render.html.payload import compress
 from gpumem.render.html.preview import curves_preview
 from gpumem.render.html.ranks import ranks_section
 
-SCRIPTS = ("gm.js", "curves.js", "flame.js", "sites.js", "canvas.js", "bands.js", "heap_map.js", "start.js")
-"""In this order: gm.js first, since the others use it; start.js last, since it draws what they brought."""
+SCRIPTS = (
+    "gm.js",
+    "curves.js",
+    "flame.js",
+    "sites.js",
+    "canvas.js",
+    "bands_stack.js",
+    "bands.js",
+    "heap_layout.js",
+    "heap_words.js",
+    "heap_map.js",
+    "start.js",
+)
+"""In this order: each may use those before it, and start.js draws what they brought."""
 STYLES = ("page.css", "canvas.css")
 
 

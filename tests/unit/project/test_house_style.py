@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 SOURCES = sorted(
     path
     for folder in ("gpumem", "cli")
-    for ending in ("*.py", "*.h", "*.cpp")
+    for ending in ("*.py", "*.h", "*.cpp", "*.js", "*.css")
     for path in (ROOT / folder).rglob(ending)
 )
 PYTHON = [path for path in SOURCES if path.suffix == ".py"]

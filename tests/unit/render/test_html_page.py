@@ -10,6 +10,7 @@ import json
 import re
 from functools import cache
 from html.parser import HTMLParser
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from hypothesis import given, settings
 from busy_trace import busy_trace
 from gpumem.analyses.page import find_page
 from gpumem.analyses.summary import summarise_trace
-from gpumem.render.html.page import render_page
+from gpumem.render.html.page import SCRIPTS, STYLES, render_page
 from gpumem.render.oom_words import finding_text, is_advice
 from gpumem.trace.model import Trace
 from random_traces import plain_states, traces
@@ -105,6 +106,11 @@ def test_bytes_beyond_32_bits_travel_exactly() -> None:
 
 def test_the_same_trace_gives_the_same_bytes() -> None:
     assert render_page(find_page([training_trace(block_bytes_known=True)])) == training_page()
+
+
+def test_every_script_and_style_that_is_there_is_on_the_page() -> None:
+    assets = {path.name for path in (files("gpumem.render.html") / "assets").iterdir()}
+    assert assets == {*SCRIPTS, *STYLES}
 
 
 def test_page_loads_nothing() -> None:

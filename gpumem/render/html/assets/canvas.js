@@ -259,3 +259,13 @@ GM.siteLegend = (sites, heading) => {
 GM.pressLegend = (legend, site) => {
   for (const button of legend.querySelectorAll("[data-site]")) button.setAttribute("aria-pressed", String(Number(button.dataset.site) === site));
 };
+
+/* As much of a text as fits, with an ellipsis; nothing where that is little. */
+function fitted(pen, text, width) {
+  if (pen.measureText(text).width <= width) return text;
+  let length = text.length;
+  while (length > 8 && pen.measureText(`${text.slice(0, length)}…`).width > width) length -= Math.max(1, length >> 3);
+  return length > 8 ? `${text.slice(0, length)}…` : "";
+}
+
+GM.fitted = fitted;

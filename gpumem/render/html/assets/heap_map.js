@@ -1,82 +1,12 @@
 "use strict";
-/* The heap at chosen moments: segments by address as lines of a map, blocks and gaps in them, one scale for all moments.
+/* The heap at chosen moments: segments by address as lines of a map, blocks and gaps in them, one scale for all moments,
+   and tables that tell the same. What is beside a gap pins it. */
 
-   A segment that is longer than a line goes on in the next; short ones share a line. What is beside a gap pins it. */
-
-const STATES = ["allocated", "pending", "gap", "releasable", "mixed"];
-const [ALLOCATED, PENDING, GAP, RELEASABLE, MIXED] = STATES.keys();
-const BETWEEN = 3;
+const { PENDING, GAP, RELEASABLE, MIXED, SEGMENT_MIN, Layout, fittingScale, decode } = GM.heap;
+const { pinButton, startingMoment, factRows, noteOf, segmentText, stateLegend } = GM.heapWords;
 const LEDGE = 4;
-const SEGMENT_MIN = 2;
 const PINNED_SHOWN = 8;
-const CELL_COLUMNS = ["segment", "offset", "cell_bytes", "state", "block_count", "stack", "event", "is_pinning"];
 const STATE_TEXT = ["allocated", "pending: freed, another stream may still use it", "gap: idle and cannot go back to the driver", "releasable: empty_cache() would give it back", "small blocks and holes"];
-
-/* ---- the layout: where the bytes of a segment lie ---- */
-
-class Layout {
-  /* `segments` have `segment_bytes`; the picture is `width` by `height`, `perByte` pixels a byte. */
-  constructor(segments, width, perByte) {
-    this.width = width;
-    this.perByte = perByte;
-    this.starts = new Float64Array(segments.length);
-    let at = 0;
-    let end = 0;
-    segments.forEach((bytes, row) => {
-      const length = Math.max(SEGMENT_MIN, bytes * perByte);
-      const used = at % width;
-      if (used && used + length > width) at += width - used;
-      this.starts[row] = at;
-      end = at + length;
-      const border = Math.ceil(end / width - 1e-6) * width;
-      at = border - end <= BETWEEN ? border : end + BETWEEN;
-    });
-    this.lines = Math.max(1, Math.ceil(end / width - 1e-6));
-  }
-
-  /* Calls see(line, x, width) for each line that a stretch of a segment lies on. */
-  pieces(segment, offset, bytes, see) {
-    let from = this.starts[segment] + offset * this.perByte;
-    const end = from + bytes * this.perByte;
-    do {
-      const line = Math.floor(from / this.width + 1e-9);
-      const to = Math.min(end, (line + 1) * this.width);
-      see(line, from - line * this.width, to - from);
-      from = Math.max(to, (line + 1) * this.width);
-    } while (from < end - 1e-6);
-  }
-}
-
-/* The largest scale at which every moment fits into so many lines. */
-function fittingScale(moments, width, lines) {
-  const lists = moments.map((one) => one.segments);
-  const most = Math.max(1, ...moments.map((one) => one.drawn_bytes));
-  let [low, high] = [0, (width * lines) / most];
-  for (let round = 0; round < 24; round++) {
-    const middle = (low + high) / 2;
-    if (lists.every((list) => new Layout(list, width, middle).lines <= lines)) low = middle;
-    else high = middle;
-  }
-  return low || high / 64;
-}
-
-/* ---- the document's moments, decoded ---- */
-
-function decode(moment) {
-  const cells = Object.fromEntries(CELL_COLUMNS.map((name) => [name, GM.column(moment.cells[name])]));
-  const segments = GM.column(moment.segments.segment_bytes);
-  return {
-    ...moment,
-    cells: { ...cells, allocated_bytes: moment.cells.allocated_bytes && GM.column(moment.cells.allocated_bytes), count: cells.segment.length },
-    segments,
-    addresses: GM.column(moment.segments.address),
-    expandable: GM.column(moment.segments.is_expandable),
-    private: GM.column(moment.segments.is_private),
-    drawn_bytes: segments.reduce((sum, bytes) => sum + bytes, 0),
-  };
-}
-
-/* ---- the figure ---- */
 
 class HeapFigure {
   constructor(element, heap) {
@@ -421,61 +351,6 @@ class HeapFigure {
     GM.pressLegend(this.legend, site);
     this.surface.redraw();
   }
-}
-
-function pinButton(pin) {
-  const { site } = GM.view().stacks[pin.stack];
-  const dot = GM.make("span", { class: "dot", style: `background: ${GM.siteColour(site)}` });
-  const text = `${GM.siteText(site)}, ${GM.bytes(pin.held_bytes)} in ${GM.counted(pin.block_count, "block")}`;
-  return GM.make("button", { type: "button", class: "pin", title: GM.siteTitle(site), onclick: () => GM.toggle(site) }, dot, text);
-}
-
-/* Where a program ran out, that; else its peak. */
-function startingMoment(moments) {
-  for (const name of ["oom", "peak"]) {
-    const number = moments.findIndex((one) => one.names.includes(name));
-    if (number >= 0) return number;
-  }
-  return moments.length - 1;
-}
-
-/* The ledger of a moment: NVML's figure, part by part, as [name, note, bytes, share, level, evidence]. */
-function factRows({ ledger, time_ns }) {
-  const whole = ledger.process_bytes ?? ledger.rows[0].bytes;
-  const rows = [];
-  if (ledger.process_bytes !== null) {
-    const apart = ledger.reading_time_ns - time_ns;
-    const when = apart === 0 ? "read at this moment" : `read ${GM.duration(Math.abs(apart))} ${apart < 0 ? "before" : "after"}`;
-    const card = ledger.total_bytes;
-    if (ledger.used_bytes !== null) rows.push(["NVML: used on the card", card ? `of ${GM.bytes(card)}` : "", ledger.used_bytes, card ? GM.share(ledger.used_bytes, card) : "", 0]);
-    rows.push(["NVML: this process", when, ledger.process_bytes, "", 0]);
-  }
-  for (const one of ledger.rows) if (one.bytes || one.depth === 0) rows.push([one.label, "", one.bytes, GM.share(one.bytes, whole), one.depth + 1, one.evidence]);
-  return rows;
-}
-
-function noteOf(moment, heap) {
-  const sentences = [];
-  if (heap.basis !== "allocated") sentences.push("Block sizes are not known: blocks are drawn as large as their requests, and what lies between is not told apart.");
-  if (moment.cells.count < moment.cell_count) sentences.push(`${GM.count(moment.cell_count)} blocks and holes are drawn as ${GM.count(moment.cells.count)}: small neighbours are merged.`);
-  if (moment.left_out.segment_count) sentences.push(`${GM.counted(moment.left_out.segment_count, "smaller segment")} of together ${GM.bytes(moment.left_out.reserved_bytes)} (${GM.bytes(moment.left_out.held_bytes)} in use) ${moment.left_out.segment_count === 1 ? "is" : "are"} not drawn.`);
-  if (moment.unplaced_count) sentences.push(`${GM.counted(moment.unplaced_count, "block")} of ${GM.bytes(moment.unplaced_bytes)} lie in segments from before the recording and are not drawn.`);
-  return sentences.join(" ");
-}
-
-function segmentText(moment, row) {
-  const kind = `${moment.expandable[row] ? "an expandable segment" : "a segment"}${moment.private[row] ? " of a private pool" : ""}`;
-  return `in ${kind} of ${GM.bytes(moment.segments[row])} at 0x${moment.addresses[row].toString(16)}`;
-}
-
-function stateLegend(moment, by, heap) {
-  const present = new Set(moment.cells.state);
-  const rows = by === "state" ? [["allocated", "allocated"]] : [];
-  if (present.has(PENDING)) rows.push(["pending", "pending"]);
-  if (heap.basis === "allocated") rows.push(["gap", "gap"], ["releasable", "releasable"]);
-  if (present.has(MIXED)) rows.push(["mixed", "small blocks and holes"]);
-  if (moment.cells.is_pinning.some((one) => one)) rows.push(["pinning", "pins a gap"]);
-  return rows;
 }
 
 GM.figures.push({

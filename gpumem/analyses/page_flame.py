@@ -97,7 +97,10 @@ def _tree(stacks: Iterable[tuple[PeakStack, Sequence[Frame]]], rest_bytes: int, 
         at = root
         _add(at, stack)
         for frame in frames or (None,):
-            at = at.children.setdefault(frame, _Node(frame))
+            child = at.children.get(frame)
+            if child is None:
+                child = at.children[frame] = _Node(frame)
+            at = child
             _add(at, stack)
     if rest_bytes:
         root.held_bytes += rest_bytes

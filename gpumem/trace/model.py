@@ -77,9 +77,15 @@ class FrameTable:
     files: Sequence[str]
     lines: npt.NDArray[np.uint32]
     functions: Sequence[str]
+    _made: dict[int, Frame] = field(default_factory=dict, repr=False, compare=False)
+    """Frames that were asked for: the same one serves every stack that it is in."""
 
     def frame(self, row: FrameId) -> Frame:
-        return Frame(self.files[row], int(self.lines[row]), self.functions[row])
+        """The frame of a row."""
+        made = self._made.get(row)
+        if made is None:
+            made = self._made[row] = Frame(self.files[row], int(self.lines[row]), self.functions[row])
+        return made
 
 
 @dataclass(frozen=True, slots=True)

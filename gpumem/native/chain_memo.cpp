@@ -1,5 +1,7 @@
 #include "chain_memo.h"
 
+#include <sys/mman.h>
+
 #include <utility>
 
 namespace gpumem {
@@ -16,9 +18,15 @@ bool is_traceable(const PythonLayout& layout, const char* frame) {
 
 }  // namespace
 
+ChainMemo::~ChainMemo() {
+  if (chains_ != nullptr) munmap(chains_, kChainCount * sizeof(Chain));
+}
+
 void ChainMemo::keep(const PythonLayout& layout, const char* innermost, uint64_t generation, uint32_t stack) {
-  if (std::exchange(seen_[stack % kSeenCount], stack) != stack) return;
-  Chain& chain = chains_[set_number(layout, innermost) * kWays + turn_++ % kWays];
+  if (std::exchange(seen_[stack % kSeenCount], stack) != stack || !make_room()) return;
+  const uint64_t mark = mark_of(layout, innermost);
+  const uint32_t number = set_number(mark) * kWays + turn_++ % kWays;
+  Chain& chain = chains_[number];
   chain.innermost = nullptr;
   uint32_t count = 0;
   for (const char* frame = innermost; frame != nullptr; frame = load<const char*>(frame, layout.frame_previous)) {
@@ -31,11 +39,20 @@ void ChainMemo::keep(const PythonLayout& layout, const char* innermost, uint64_t
   chain.innermost = innermost;
   chain.generation = generation;
   chain.stack = stack;
+  tags_[number] = tag_of(mark);
 }
 
 void ChainMemo::forget() {
-  for (Chain& chain : chains_) chain.innermost = nullptr;
+  for (uint32_t number = 0; chains_ != nullptr && number < kChainCount; ++number) chains_[number].innermost = nullptr;
   for (uint32_t& stack : seen_) stack = 0;
+}
+
+// Zero pages, touched as chains come: most threads have none.
+bool ChainMemo::make_room() {
+  if (chains_ != nullptr) return true;
+  void* pages = mmap(nullptr, kChainCount * sizeof(Chain), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages != MAP_FAILED) chains_ = static_cast<Chain*>(pages);
+  return chains_ != nullptr;
 }
 
 }  // namespace gpumem

@@ -2,9 +2,9 @@
 //
 // Owns: comparing a chain with those remembered, and which are. Must not know: code objects, journals.
 //
-// A loop allocates below few stacks. To find one of them again takes no walk from frame to frame, each step of which
-// waits for the last: the next frame is taken from memory and the real one compared with it, and the processor, which
-// foresees that they are equal, compares many frames at once.
+// A training step allocates below the same hundred stacks or so, in the same order. To find one again takes no walk
+// from frame to frame, each step of which waits for the last: the next frame is taken from memory and the real one
+// compared with it, and the processor, which foresees that they are equal, compares many frames at once.
 //
 // Of a frame its place in the chain and its instruction are compared. What holds it, a thread or a generator, decides
 // something only before its first instruction that can be traced: chains with such a frame are not remembered.
@@ -18,15 +18,21 @@ namespace gpumem {
 
 class ChainMemo {
  public:
+  ChainMemo() = default;
+  ~ChainMemo();
+  ChainMemo(const ChainMemo&) = delete;
+  ChainMemo& operator=(const ChainMemo&) = delete;
+
   // 0 when the chain is not remembered. A generation is one of code_generation().
   uint32_t find(const PythonLayout& layout, const char* innermost, uint64_t generation) {
+    if (chains_ == nullptr) return 0;
     // What came after the last chain the time before: it can be read, and compared, before the innermost frame is
     // known.
-    const Chain* expected = chains_ + expected_;
-    if (is_chain(layout, *expected, innermost, generation)) return step_to(expected_);
-    const uint32_t set = set_number(layout, innermost) * kWays;
+    if (is_chain(layout, chains_[expected_], innermost, generation)) return step_to(expected_);
+    const uint64_t mark = mark_of(layout, innermost);
+    const uint32_t set = set_number(mark) * kWays;
     for (uint32_t number = set; number != set + kWays; ++number) {
-      if (is_chain(layout, chains_[number], innermost, generation)) {
+      if (tags_[number] == tag_of(mark) && is_chain(layout, chains_[number], innermost, generation)) {
         chains_[latest_].successor = number;
         return step_to(number);
       }
@@ -43,24 +49,37 @@ class ChainMemo {
   void forget();
 
  private:
-  static constexpr uint32_t kSets = 8;
-  static constexpr uint32_t kWays = 2;
-  static constexpr uint32_t kSeenCount = 16;
+  // A training step allocates below some hundred stacks.
+  static constexpr uint32_t kSetBits = 7;
+  static constexpr uint32_t kWays = 4;
+  static constexpr uint32_t kChainCount = kWays << kSetBits;
+  static constexpr uint32_t kSeenCount = 256;
+  // So many frames tell most chains apart: a module's forward and the two calls around it are the same for all modules
+  // of a kind, the line that calls them is not.
+  static constexpr uint32_t kMarkFrames = 4;
 
   struct Chain {
-    const char* innermost = nullptr;       // the first frame's address; null: nothing remembered
-    uint64_t generation = 0;               // its code objects are those of this generation
-    uint32_t stack = 0;                    // id
-    uint32_t frame_count = 0;              // at least 1
-    uint32_t successor = 0;                // number of the chain found after it
+    const char* innermost;                 // the first frame's address; null: nothing remembered
+    uint64_t generation;                   // its code objects are those of this generation
+    uint32_t stack;                        // id
+    uint32_t frame_count;                  // at least 1
+    uint32_t successor;                    // number of the chain found after it
     const char* frames[kFramesMax + 1];    // their addresses, innermost first; null behind the last
     const char* instructions[kFramesMax];  // as they stand in the frames
   };
 
-  static uint32_t set_number(const PythonLayout& layout, const char* innermost) {
-    const auto instruction = load<uint64_t>(innermost, layout.frame_instruction);
-    return static_cast<uint32_t>(instruction * 0x9e3779b97f4a7c15u >> 61);
+  // Of the instructions of the innermost frames.
+  static uint64_t mark_of(const PythonLayout& layout, const char* frame) {
+    uint64_t mark = 0;
+    for (uint32_t i = 0; i < kMarkFrames && frame != nullptr; ++i) {
+      mark = (mark + load<uint64_t>(frame, layout.frame_instruction)) * 0x9e3779b97f4a7c15u;
+      frame = load<const char*>(frame, layout.frame_previous);
+    }
+    return mark;
   }
+  static uint32_t set_number(uint64_t mark) { return static_cast<uint32_t>(mark >> (64 - kSetBits)); }
+  static uint32_t tag_of(uint64_t mark) { return static_cast<uint32_t>(mark >> 16); }
+
   uint32_t step_to(uint32_t number) {
     latest_ = number;
     expected_ = chains_[number].successor;
@@ -82,11 +101,14 @@ class ChainMemo {
     return true;
   }
 
-  Chain chains_[kSets * kWays];
-  uint32_t seen_[kSeenCount] = {};  // stacks of late, by the lowest bits of their ids
-  uint32_t turn_ = 0;               // which way of a set goes next
-  uint32_t latest_ = 0;             // number of the chain found last
-  uint32_t expected_ = 0;           // its successor
+  bool make_room();
+
+  Chain* chains_ = nullptr;          // kChainCount of them, from the first chain to keep on
+  uint32_t tags_[kChainCount] = {};  // of the chains' marks
+  uint32_t seen_[kSeenCount] = {};   // stacks of late, by the lowest bits of their ids
+  uint32_t turn_ = 0;                // which way of a set goes next
+  uint32_t latest_ = 0;              // number of the chain found last
+  uint32_t expected_ = 0;            // its successor
 };
 
 }  // namespace gpumem

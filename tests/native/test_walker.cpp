@@ -210,6 +210,32 @@ void test_a_remembered_chain_is_compared_frame_by_frame() {
   }
 }
 
+// More chains than are remembered, alike but for one frame each, in one order and then in another.
+void test_many_chains_keep_their_stacks() {
+  constexpr uint32_t kChains = 700;
+  char* code = make_code(make_ascii("many.py"), make_ascii("f"), 1, 301);
+  std::vector<const char*> innermost;
+  for (uint32_t i = 0; i < kChains; ++i) {
+    char* own = make_frame(code, 2 * (i + 1), 0, make_frame(code, 2, 0, nullptr));
+    char* frame = i % 3 == 0 ? own : make_frame(code, 4, 0, make_frame(code, 6, 0, own));
+    for (uint32_t more = 0; more < i % 5; ++more) frame = make_frame(code, 8, 0, frame);
+    innermost.push_back(frame);
+  }
+  std::vector<uint32_t> stacks;
+  for (uint32_t round = 0; round < 6; ++round) {
+    for (uint32_t i = 0; i < kChains; ++i) {
+      const uint32_t number = round < 4 ? i : i * 11 % kChains;
+      g_thread_state = make_thread_state(innermost[number]);
+      const uint32_t stack = gm_walker_intern_current();
+      if (round == 0) stacks.push_back(stack);
+      EXPECT_EQUAL(stack, stacks[number]);
+    }
+  }
+  std::sort(stacks.begin(), stacks.end());
+  EXPECT(stacks.front() != 0);
+  EXPECT(std::adjacent_find(stacks.begin(), stacks.end()) == stacks.end());
+}
+
 void test_code_that_ended_is_not_taken_for_what_follows_it() {
   char* outer = make_code(make_ascii("ended.py"), make_ascii("outer"), 1, 201);
   char* code = make_code(make_ascii("ended.py"), make_ascii("first"), 1, 202);
@@ -266,6 +292,7 @@ void test_chains_and_their_codes(const std::string& folder) {
     int32_t errno_value = 0;
     EXPECT_EQUAL(gm_recorder_start(&options, &errno_value), GM_OK);
     test_a_remembered_chain_is_compared_frame_by_frame();
+    test_many_chains_keep_their_stacks();
     test_code_that_ended_is_not_taken_for_what_follows_it();
     EXPECT_EQUAL(gm_recorder_stop("exit"), GM_OK);
   }

@@ -101,6 +101,8 @@ def _explain_running(pid: int | None, moment: str | None, as_json: bool, device:
     machine = _read_machine(pid, device)
     live = explain_machine(machine, pid=pid, device=device if pid is None else None)
     journal = None if pid is None else machine.journals.get(pid)
+    if moment is not None and journal is None:
+        raise UsageError(f"Process {pid} is not being recorded and has no moments; leave --at out.")
     recorded = None if journal is None else _find_explanation(str(journal), moment, device)
     if as_json:
         from gpumem.render.json_live import render_live as render_json

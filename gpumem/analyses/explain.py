@@ -179,17 +179,7 @@ def _card(reading: Reading) -> tuple[Component, ...]:
     """The device's own bytes, as far as NVML gave them."""
     found = []
     if reading.used_bytes is not None:
-        known = [
-            Component(name, figure, Evidence.MEASURED)
-            for name, figure in (
-                (ComponentName.THIS_PROCESS, reading.process_bytes),
-                (ComponentName.OTHER_PROCESSES, reading.other_processes_bytes),
-            )
-            if figure is not None
-        ]
-        rest = reading.used_bytes - sum(one.held_bytes for one in known)
-        known.append(Component(ComponentName.NO_PROCESS, rest, Evidence.DIFFERENCE))
-        found.append(Component(ComponentName.USED, reading.used_bytes, Evidence.MEASURED, tuple(known)))
+        found.append(Component(ComponentName.USED, reading.used_bytes, Evidence.MEASURED, _users(reading)))
     for name, figure in (
         (ComponentName.DRIVER_RESERVE, reading.reserved_bytes),
         (ComponentName.FREE, reading.free_bytes),
@@ -197,6 +187,17 @@ def _card(reading: Reading) -> tuple[Component, ...]:
         if figure is not None:
             found.append(Component(name, figure, Evidence.MEASURED))
     return tuple(found)
+
+
+def _users(reading: Reading) -> tuple[Component, ...]:
+    """Who uses the device; nobody is told apart where this process's bytes are hidden: the rest would be its own."""
+    if reading.process_bytes is None or reading.used_bytes is None:
+        return ()
+    known = [Component(ComponentName.THIS_PROCESS, reading.process_bytes, Evidence.MEASURED)]
+    if reading.other_processes_bytes is not None:
+        known.append(Component(ComponentName.OTHER_PROCESSES, reading.other_processes_bytes, Evidence.MEASURED))
+    rest = reading.used_bytes - sum(one.held_bytes for one in known)
+    return (*known, Component(ComponentName.NO_PROCESS, rest, Evidence.DIFFERENCE))
 
 
 def _used_devices(trace: Trace) -> set[DeviceOrdinal]:

@@ -71,7 +71,7 @@ def find_findings(
     found: list[Finding] = []
     if ComponentName.CUDA_CONTEXT not in by_name:
         found.append(_no_process_figure(trace, reading))
-    elif is_unused:
+    elif is_unused and trace.meta.source is not TraceSource.NONE:
         held = by_name[ComponentName.CUDA_CONTEXT].held_bytes
         found.append(Finding(FindingCode.IDLE_CONTEXT, held + _bytes_of(by_name, ComponentName.OUTSIDE_ALLOCATOR)))
     if trace.meta.source is TraceSource.NONE:

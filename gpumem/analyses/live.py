@@ -98,7 +98,7 @@ def explain_machine(machine: MachineNow, *, pid: int | None = None, device: int 
     devices = [_live_device(machine, now) for now in machine.devices if device in (None, now.device.index)]
     findings = list(_find_all(machine, devices))
     if pid is not None:
-        devices = [_of_pid(one, pid) for one in devices if pid is None or any(h.pid == pid for h in one.holders)]
+        devices = [_of_pid(one, pid) for one in devices if any(holder.pid == pid for holder in one.holders)]
         findings = [*_find_of_pid(machine, devices, pid), *(one for one in findings if pid in one.pids)]
     version = machine.driver_version
     return LiveExplanation(

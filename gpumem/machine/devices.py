@@ -39,7 +39,7 @@ def find_devices_by_uuid(
 
 
 def _find_device(devices: Sequence[NvmlDevice], entry: str) -> NvmlDevice | None:
-    if entry.isdigit():
+    if entry.isascii() and entry.isdecimal():
         index = int(entry)
         return devices[index] if index < len(devices) else None
     matches = [device for device in devices if entry and device.uuid.startswith(entry)]

@@ -102,11 +102,11 @@ def find_device_files(pid: int, root: Path = PROC) -> tuple[str, ...] | None:
 def find_journal(pid: int, root: Path = PROC) -> Path | None:
     """The journal that a process records into, by its mapping of it; None without one, or where that is hidden."""
     try:
-        maps = (root / str(pid) / "maps").read_text(encoding="utf-8", errors="surrogateescape")
+        maps = (root / str(pid) / "maps").read_bytes().decode("utf-8", "surrogateescape")
     except OSError:
         return None
-    for line in maps.splitlines():
-        if line.endswith(JOURNAL_SUFFIX):
+    for line in maps.split("\n"):  # the one sign that the kernel lets no name hold
+        if line.endswith(JOURNAL_SUFFIX) and "/" in line:
             mapped = Path(line[line.index("/") :])
             # In a container it is another file system's path, seen through the process itself.
             for path in (mapped, root / str(pid) / "root" / mapped.relative_to("/")):
@@ -132,10 +132,10 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 def _read_status_pids(path: Path, field: str) -> tuple[int, ...]:
     try:
-        status = path.read_text(encoding="utf-8", errors="replace")
+        status = path.read_bytes().decode("utf-8", "replace")
     except OSError:
         return ()
-    for line in status.splitlines():
+    for line in status.split("\n"):
         if line.startswith(f"{field}:"):
             return tuple(int(word) for word in line.split()[1:])
     return ()

@@ -240,7 +240,7 @@ def test_hidden_process_figure_gives_the_reason_instead_of_zero() -> None:
     assert ledger.process_bytes is None
     assert finding(ledger, FindingCode.NO_PROCESS_FIGURE).reason == reason["process_bytes"]
     (used,) = ledger.card
-    assert [(one.name, one.held_bytes) for one in used.children] == [(ComponentName.NO_PROCESS, 5 * GiB)]
+    assert (used.held_bytes, list(used.children)) == (5 * GiB, [])
 
 
 def test_recording_without_nvml_gives_the_recorder_s_reason_and_lost_events_their_number() -> None:
@@ -266,6 +266,7 @@ def test_recording_without_an_allocator_says_so() -> None:
     ledger = ledger_of(read(builder, 5 * GiB).build())
     assert parts(ledger) == {"cuda_context": 5 * GiB, "allocator": 0}
     assert FindingCode.ALLOCATOR_NOT_RECORDED in codes(ledger)
+    assert FindingCode.IDLE_CONTEXT not in codes(ledger)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def test_recorded_process_is_explained_by_its_journal(
         (("--pid", "77"), "There is no process 77; gpumem explain lists those on the GPUs."),
         (("--device", "3"), "NVML has no device 3; it has 0."),
         (("--at", "peak"), "--at names a moment of a recording: give its trace, or --pid"),
+        (("--pid", "10", "--at", "peak"), "Process 10 is not being recorded and has no moments; leave --at out."),
         (("x.gpumem", "--pid", "10"), "Give a trace or --pid, not both."),
     ],
 )

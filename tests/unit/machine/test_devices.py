@@ -20,6 +20,7 @@ DEVICES = [NvmlDevice(index, f"GPU-{letter * 8}-0000", "card", 1 << 30) for inde
         ("1, 2", [1, 2]),
         ("1,7,0", [1]),
         ("-1", []),
+        ("\u00b2", []),
         ("0,0", [0]),
         ("GPU-cc,GPU-aaaaaaaa-0000", [2, 0]),
         ("GPU-", []),

@@ -56,6 +56,16 @@ def test_name_that_is_no_text_and_process_cut_short_are_borne(tmp_path: Path) ->
     assert read_process(81, tmp_path) is None
 
 
+def test_names_cannot_pass_for_lines_of_their_own(tmp_path: Path) -> None:
+    folder = PretendedProc(tmp_path).add(82)
+    (folder / "status").write_text("Name:\ta\x85NSpid:\tx\nNSpid:\t82\t7\n", encoding="utf-8")
+    (folder / "maps").write_text("7f00-7f01 rw-s 00 08:01 7  /a\x85b.gpumem.journal\n", encoding="utf-8")
+    process = read_process(82, tmp_path)
+    assert process is not None
+    assert process.namespace_pids == (82, 7)
+    assert find_journal(82, tmp_path) is None
+
+
 def test_device_files_are_told_from_hidden_ones(tmp_path: Path) -> None:
     proc = PretendedProc(tmp_path)
     proc.add(90, files=("/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidia0"))

@@ -115,6 +115,8 @@ def find_target(output: str | None, *traces: str, force: bool) -> Path:
     Raises TargetExists, UsageError or OutputUnwritable.
     """
     name = Path(traces[0]).resolve().name.removesuffix(".journal").removesuffix(".gpumem") + PAGE_SUFFIX
+    if output == "-":
+        raise UsageError("A page is written to a file, not to standard output; name it with -o FILE.html.")
     target = Path(name) if output is None else Path(output)
     if target.is_dir():
         target = target / name

@@ -54,6 +54,13 @@ def test_page_that_exists_is_kept_unless_forced(folder: Path, capsys: pytest.Cap
     assert (folder / "page.html").stat().st_size > 1000
 
 
+def test_page_is_not_written_to_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, err = report("train.4711.gpumem", "-o", "-", capture=capsys)
+    assert code == 2
+    assert "A page is written to a file, not to standard output; name it with -o FILE.html." in err
+    assert [path.name for path in folder.iterdir()] == ["train.4711.gpumem"]
+
+
 def test_folder_is_asked_for_before_anything_is_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, err = report("missing.gpumem", "-o", "nowhere/page.html", capture=capsys)
     assert code == 3

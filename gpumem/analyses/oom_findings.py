@@ -77,8 +77,11 @@ def _on_fragmentation(found: OomVerdict) -> Iterator[OomFinding]:
 
 def _on_limit(found: OomVerdict) -> Iterator[OomFinding]:
     facts = found.facts
+    if is_card_short(found):
+        yield OomFinding(OomCode.NEED_LESS, _over_limit_and_card(found))
+        yield from _on_processes(found)
     if facts.limit is not None or facts.is_preemptive:
-        yield OomFinding(OomCode.RAISE_LIMIT, _bytes(facts.limit))
+        yield OomFinding(OomCode.RAISE_LIMIT, _bytes(facts.free if is_card_short(found) else facts.limit))
     else:
         if _is_nearly_full(found):
             yield OomFinding(OomCode.LEAVE_ROOM, _bytes(facts.free))
@@ -138,6 +141,14 @@ def _on_processes(found: OomVerdict) -> Iterator[OomFinding]:
     least = OUTSIDE_BYTES_LEAST if own is not None else OUTSIDE_BYTES_LEAST + CONTEXT_BYTES
     if hidden > least:
         yield OomFinding(OomCode.FIND_HIDDEN_PROCESSES, hidden)
+
+
+def is_card_short(found: OomVerdict) -> bool:
+    """Whether a limit refused what the card had not free either."""
+    facts = found.facts
+    if found.verdict is not Verdict.LIMIT or facts.limit is None or facts.asked is None or facts.free is None:
+        return False
+    return facts.asked.low > facts.free.high
 
 
 def other_processes(found: OomVerdict) -> Sequence[ProcessShare]:
@@ -210,6 +221,13 @@ def _over_limit(found: OomVerdict) -> int | None:
     if facts.limit is None or facts.reserved is None or facts.asked is None:
         return None
     return (facts.reserved + facts.asked - facts.limit).floored().byte_count or None
+
+
+def _over_limit_and_card(found: OomVerdict) -> int | None:
+    """What is lacking to the limit or on the card, whichever is more."""
+    facts = found.facts
+    lacking = None if facts.asked is None or facts.free is None else (facts.asked - facts.free).floored().byte_count
+    return max(_over_limit(found) or 0, lacking or 0) or None
 
 
 def _bytes(figure: Figure | None) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 
+from gpumem.analyses.oom_findings import is_card_short
 from gpumem.analyses.oom_rule import OomCode, OomFinding, OomVerdict, Verdict, is_held_elsewhere
 from gpumem.render.text import printable
 from gpumem.trace.oom_message import IMPOSSIBLE_BYTES, Figure, OomOrigin
@@ -74,6 +75,8 @@ def finding_text(finding: OomFinding, found: OomVerdict) -> str:
         )
     elif finding.code is OomCode.RAISE_LIMIT:
         text = f"Raise the limit: {_LIMITS.get(found.facts.origin, _LIMITS[OomOrigin.TORCH])}."
+        if is_card_short(found):
+            text += " That alone does not help: the card has only {amount} free."
     elif finding.code is OomCode.SEGMENT_ROUNDED:
         text = _segment_rounded(found)
     return text.format(amount=amount, pid=finding.pid, owner=owner)
@@ -94,7 +97,7 @@ def finding_command(
         OomCode.LOOK_AT_PROCESS: f"gpumem explain --pid {finding.pid}",
         OomCode.FIND_HIDDEN_PROCESSES: "gpumem explain",
         OomCode.CUT_OWN_OUTSIDE: f"{record}gpumem explain {name} --at oom",
-        OomCode.RECORD: f"{record}gpumem summary {name}",
+        OomCode.RECORD: f"{record}gpumem summary {name}\ngpumem report {name}",
         OomCode.WATCH_DRIVER: "nvidia-smi",
     }
     return commands.get(finding.code)
@@ -237,6 +240,8 @@ def _need_less(found: OomVerdict, finding: OomFinding) -> str:
         return f"Need {{amount}} less, so that all of it fits the card: {_LESS}."
     if finding.byte_count is None:
         return f"Or need less: {_LESS}."
+    if is_card_short(found):
+        return f"Need {{amount}} less: {_LESS}."
     if found.verdict is Verdict.CAPACITY:
         return f"Need {{amount}} less: {_LESS}; or a card with that much more."
     return f"Or need {{amount}} less: {_LESS}."

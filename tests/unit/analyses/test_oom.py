@@ -9,6 +9,7 @@ import pytest
 from gpumem.analyses.oom import explain_log, find_oom_verdict
 from gpumem.analyses.oom_rule import OomCode, OomFacts, OomVerdict, Verdict, segment_bytes_of
 from gpumem.importers.oom_log import read_oom_text
+from gpumem.render.oom_words import finding_text
 from gpumem.trace.oom_message import Figure, OomOrigin
 from oom_messages import classic, cupy, gpumem, modern, on_driver_pools
 from trace_builder import GiB, KiB, MiB
@@ -431,6 +432,19 @@ def test_fraction_that_is_not_named_is_told_from_where_it_refused() -> None:
     assert found.implied_fraction == 0.5
     assert OomCode.LIMIT_NOT_NAMED in codes_of(found)
     assert verdict_on(CASES["2.3, AMD, most of the card free"][0]).implied_fraction is None
+
+
+def test_limit_on_a_full_card_is_no_matter_of_the_limit_alone() -> None:
+    found = verdict_on(CASES["2.9, a limit that joined idle blocks would break too"][0])
+    first, *others = found.findings
+    assert first.code is OomCode.NEED_LESS
+    assert first.byte_count == pytest.approx((7.00 + 0.5 + 2.00 - 8.00) * GiB, abs=MiB)
+    (raising,) = (one for one in others if one.code is OomCode.RAISE_LIMIT)
+    assert finding_text(first, found).startswith("Need 1.50 GiB less: ")
+    assert finding_text(raising, found).endswith(" That alone does not help: the card has only 1.60 GiB free.")
+    ordinary = verdict_on(CASES["2.9, a limit"][0])
+    assert ordinary.findings[0].code is OomCode.RAISE_LIMIT
+    assert "alone" not in finding_text(ordinary.findings[0], ordinary)
 
 
 def test_process_of_a_container_is_known_by_what_it_holds() -> None:

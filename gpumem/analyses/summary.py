@@ -103,9 +103,13 @@ class DeviceSummary:
     alloc_count: int
     free_count: int
     segment_alloc_count: int
+    """How often the driver gave memory: segments, and growths of expandable ones; as in a replay."""
     segment_free_count: int
+    """How often it got some back: segments, and what expandable ones shrank by."""
     segment_map_count: int
+    """Of those that gave, the growths of expandable segments."""
     segment_unmap_count: int
+    """Of those that took back, the times that they shrank."""
     oom_count: int
     ooms: Sequence[OomEvent]
     oom_verdict: OomVerdict | None
@@ -223,8 +227,8 @@ def _device_summary(
         headroom_bytes=_headroom(facts, figures(0, found.reserved_peak).peak),
         alloc_count=found.count(EventKind.ALLOC),
         free_count=found.count(EventKind.FREE) + found.count(EventKind.FREE_REQUESTED),
-        segment_alloc_count=found.count(EventKind.SEGMENT_ALLOC),
-        segment_free_count=found.count(EventKind.SEGMENT_FREE),
+        segment_alloc_count=found.count(EventKind.SEGMENT_ALLOC) + found.count(EventKind.SEGMENT_MAP),
+        segment_free_count=found.count(EventKind.SEGMENT_FREE) + found.count(EventKind.SEGMENT_UNMAP),
         segment_map_count=found.count(EventKind.SEGMENT_MAP),
         segment_unmap_count=found.count(EventKind.SEGMENT_UNMAP),
         oom_count=found.count(EventKind.OOM),

@@ -10,9 +10,13 @@ from collections.abc import Iterator
 
 from gpumem.analyses.page import PageFindings
 from gpumem.analyses.summary import TraceSummary
-from gpumem.render.html.markup import Html, foreign, tag
+from gpumem.render.html.markup import Html, foreign, shortened, tag
+from gpumem.render.text import printable
 from gpumem.trace.model import DeviceFacts
 from gpumem.units import counted, format_bytes, format_duration
+
+LINE_CHARACTERS_MAX = 4096
+"""Of a command line, and of settings: who wants to repeat a run needs all of it."""
 
 
 def environment_section(page: PageFindings) -> Html:
@@ -33,7 +37,7 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
     if meta.program:
         yield "Program", foreign(meta.program)
     if meta.command_line:
-        yield "Command line", foreign(shlex.join(meta.command_line))
+        yield "Command line", _line(shlex.join(meta.command_line))
     if meta.rank is not None:
         yield "Rank", str(meta.rank)
     if meta.pid is not None:
@@ -41,7 +45,7 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
     yield "Recorded by", _source(summary)
     yield "Events", f"{counted(summary.events, 'event')} in {format_duration(meta.duration_ns)}"
     yield "Ended by", "still running" if meta.running else foreign(meta.ended_by) or "not known"
-    yield "Allocator settings", foreign(meta.settings) or "none set"
+    yield "Allocator settings", _line(meta.settings) or "none set"
     for name, version in sorted(meta.versions.items()):
         yield f"Version of {foreign(name)}", foreign(version)
     for facts in meta.devices:
@@ -53,6 +57,10 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
         yield "Begins", "in mid-run: what was before is not recorded"
     if meta.produced_by:
         yield "Written by", foreign(meta.produced_by)
+
+
+def _line(text: str) -> str:
+    return shortened(printable(text), LINE_CHARACTERS_MAX)
 
 
 def _source(summary: TraceSummary) -> str:

@@ -13,6 +13,7 @@ from gpumem.analyses.page import PageFindings
 from gpumem.render.explain_text import component_label, finding_text, pinned_text
 from gpumem.render.html.markup import NOTHING, Html, foreign, tag
 from gpumem.render.html.verdict import site_name
+from gpumem.render.text import instant_text
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 
 CHILDREN_SHOWN = 12
@@ -48,9 +49,10 @@ def _ledger(ledger: Ledger) -> Iterator[Html]:
 
 def _circumstances(ledger: Ledger) -> str:
     """Of which moment it is, and how far the reading is from it."""
-    instant, at = ledger.instant, "At the start"
-    if instant.event >= 0:
-        at = f"At the peak, {format_duration(instant.time_ns)} in, after event {format_count(instant.event)}"
+    instant = ledger.instant
+    at = f"At the peak, {format_duration(instant.time_ns)} in, after event {format_count(instant.event)}"
+    if instant.event < 0:
+        at = f"At {instant_text(instant.time_ns, instant.event)}"
     if ledger.reading is None:
         return f"{at}."
     apart = ledger.reading.time_ns - ledger.instant.time_ns

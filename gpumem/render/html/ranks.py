@@ -11,7 +11,8 @@ from gpumem.analyses.page import PageFindings
 from gpumem.analyses.summary import DeviceSummary, TraceSummary
 from gpumem.render.html.markup import NOTHING, Html, foreign, tag
 from gpumem.render.html.overview import view_label
-from gpumem.render.html.verdict import card_name, most
+from gpumem.render.html.verdict import card_name
+from gpumem.render.summary_words import most
 from gpumem.units import counted, format_bytes, format_share
 from gpumem.vocabulary import Basis
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpumem.analyses.oom_rule import OomVerdict
-from gpumem.analyses.summary import DeviceSummary, EndAndPeak
+from gpumem.analyses.summary import DeviceSummary
 from gpumem.render.html.markup import short_name
 from gpumem.render.oom_words import finding_command, finding_text, is_advice, verdict_text
+from gpumem.render.summary_words import is_bound_by_limit, most, others_clause
 from gpumem.trace.model import Frame
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import Basis
@@ -53,11 +54,6 @@ def verdict_sentences(device: DeviceSummary, oom: OomVerdict | None) -> list[str
     ]
 
 
-def most(figures: EndAndPeak) -> int:
-    """The peak, or the most that was recorded where the peak is not known."""
-    return figures.peak if figures.peak is not None else figures.peak_recorded or 0
-
-
 def _peak_sentence(device: DeviceSummary) -> str:
     peak, capacity = device.peak, device.facts.capacity_bytes
     word = "allocated" if peak.basis is Basis.ALLOCATED else "requested"
@@ -88,15 +84,17 @@ def _holder_sentence(device: DeviceSummary) -> Iterator[str]:
 
 def _limit_sentence(device: DeviceSummary) -> str:
     reserved = format_bytes(most(device.reserved_bytes))
-    headroom, limit = device.headroom_bytes, device.facts.memory_limit_bytes
+    headroom = device.headroom_bytes
+    if device.reserved_bytes.peak is None:
+        return f"{reserved} were reserved at most since recording began."
     if headroom is None:
         return f"{reserved} were reserved from the driver at most."
-    capacity = device.facts.capacity_bytes
-    is_limited = limit is not None and (capacity is None or limit < capacity)
-    bound = f"the program's limit of {format_bytes(limit or 0)}" if is_limited else "the card"
+    limit = device.facts.memory_limit_bytes or 0
+    bound = f"the program's limit of {format_bytes(limit)}" if is_bound_by_limit(device) else "the card"
     if headroom < 0:
         return f"{reserved} were reserved at most, {format_bytes(-headroom)} above {bound}."
-    return f"It did not run out: {reserved} were reserved at most, which leaves {format_bytes(headroom)} of {bound}."
+    left = f"{format_bytes(headroom)} of {bound}{others_clause(device)}"
+    return f"It did not run out: {reserved} were reserved at most, which leaves {left}."
 
 
 def _oom_sentence(device: DeviceSummary, oom: OomVerdict) -> str:

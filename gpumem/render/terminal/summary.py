@@ -13,6 +13,7 @@ from rich.text import Text
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, TraceSummary
 from gpumem.heap.figures import HeapFigures
 from gpumem.render.oom_words import verdict_text
+from gpumem.render.summary_words import is_bound_by_limit, most, others_clause
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.holders import holder_lines
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
@@ -124,14 +125,14 @@ def _card(device: DeviceSummary) -> str:
 def _verdict(device: DeviceSummary) -> str:
     peak = device.peak
     card, capacity = _card(device), device.facts.capacity_bytes
-    if not peak.held_bytes and not _most(device.reserved_bytes):
+    if not peak.held_bytes and not most(device.reserved_bytes):
         return f"Nothing was allocated on {card} (device {device.facts.device})."
     word = "allocated" if peak.basis is Basis.ALLOCATED else "requested"
     step = f" in step {peak.step}" if peak.step is not None else ""
     when = f"at {format_duration(peak.instant.time_ns)}" if peak.instant.event >= 0 else "at the start"
     event = f", event {format_count(peak.instant.event)}" if peak.instant.event >= 0 else ""
-    most = "Peak" if device.reserved_bytes.peak is not None else "At least"
-    text = f"{most} {format_bytes(peak.held_bytes)} {word}{step} ({when}{event})"
+    what = "Peak" if device.reserved_bytes.peak is not None else "At least"
+    text = f"{what} {format_bytes(peak.held_bytes)} {word}{step} ({when}{event})"
     if capacity:
         text += f", {format_share(peak.held_bytes, capacity)} of {card}'s {format_bytes(capacity)}"
     else:
@@ -139,27 +140,19 @@ def _verdict(device: DeviceSummary) -> str:
     return f"{text}; {_headroom(device)}."
 
 
-def _most(figures: EndAndPeak) -> int:
-    """The peak, or the most that was recorded where the peak is not known."""
-    return figures.peak if figures.peak is not None else figures.peak_recorded or 0
-
-
 def _headroom(device: DeviceSummary) -> str:
     """What is left above the most that was reserved."""
-    reserved = format_bytes(_most(device.reserved_bytes))
+    reserved = format_bytes(most(device.reserved_bytes))
     if device.reserved_bytes.peak is None:
         return f"{reserved} reserved at most since recording began"
-    headroom, limit = device.headroom_bytes, device.facts.memory_limit_bytes
+    headroom = device.headroom_bytes
     if headroom is None:
         return f"{reserved} reserved at most"
-    capacity = device.facts.capacity_bytes
-    limited = limit is not None and (capacity is None or limit < capacity)
-    bound = f"its limit of {format_bytes(limit or 0)}" if limited else "that"
+    limit = device.facts.memory_limit_bytes or 0
+    bound = f"its limit of {format_bytes(limit)}" if is_bound_by_limit(device) else "that"
     if headroom < 0:
         return f"{reserved} reserved at most, {format_bytes(-headroom)} above {bound}"
-    others = 0 if limited or device.nvml is None else device.nvml.other_processes_bytes or 0
-    shared = f", {format_bytes(others)} of it held by other processes" if others else ""
-    return f"{reserved} reserved at most, which leaves {format_bytes(headroom)} of {bound}{shared}"
+    return f"{reserved} reserved at most, which leaves {format_bytes(headroom)} of {bound}{others_clause(device)}"
 
 
 def _figure_table(device: DeviceSummary, page: Page) -> Iterator[Text]:
@@ -205,11 +198,11 @@ def _renumbered(device: DeviceSummary) -> bool:
 
 
 def _figure_row(name: str, figures: EndAndPeak, capacity: int | None, remark: str, page: Page) -> Text:
-    most = figures.peak if figures.peak is not None else figures.peak_recorded
-    share = format_share(most, capacity) if capacity and most is not None else ""
+    peak = figures.peak if figures.peak is not None else figures.peak_recorded
+    share = format_share(peak, capacity) if capacity and peak is not None else ""
     row = Text(fit_left(name, _LABEL_WIDTH))
     row.append(fit_right(_bytes_or_dash(figures.end), _BYTES_WIDTH))
-    row.append(fit_right(_bytes_or_dash(most), _BYTES_WIDTH + 1), style=theme.FIGURE)
+    row.append(fit_right(_bytes_or_dash(peak), _BYTES_WIDTH + 1), style=theme.FIGURE)
     if capacity:
         row.append(fit_right(share, _SHARE_WIDTH + 2))
     if remark and row.cell_len + 2 + len(remark) <= page.width:
@@ -279,15 +272,13 @@ def _heap_text(heap: HeapFigures) -> str:
 
 
 def _segment_facts(device: DeviceSummary) -> str:
-    maps = ""
+    grown = shrunk = ""
     if device.segment_map_count or device.segment_unmap_count:
-        maps = (
-            f"; expandable ones grew {counted(device.segment_map_count, 'time')}, "
-            f"shrank {counted(device.segment_unmap_count, 'time')}"
-        )
+        grown = f" (expandable ones grew {counted(device.segment_map_count, 'time')})"
+        shrunk = f" (they shrank {counted(device.segment_unmap_count, 'time')})"
     return (
-        f"{format_count(device.segment_alloc_count)} obtained, {format_count(device.segment_free_count)} returned, for "
-        f"{counted(device.alloc_count, 'alloc')} and {counted(device.free_count, 'free')}{maps}"
+        f"{format_count(device.segment_alloc_count)} obtained{grown}, {format_count(device.segment_free_count)} "
+        f"returned{shrunk}, for {counted(device.alloc_count, 'alloc')} and {counted(device.free_count, 'free')}"
     )
 
 
@@ -311,10 +302,18 @@ def _oom_facts(device: DeviceSummary, page: Page, path: str) -> Iterator[Text]:
     if device.oom_count > len(shown):
         yield _fact("", f"and {counted(device.oom_count - len(shown), 'more time')}", page)
     if device.oom_verdict is not None:
-        command = f"gpumem snapshot {shlex.quote(printable(path))} --at oom"
-        if 16 + len(command) > page.width:
-            command = "gpumem snapshot TRACE --at oom"
-        yield Text(fit_left("what to do", 16)).append(command, style=theme.COMMAND)
+        yield _what_to_do(shlex.quote(printable(path)), page)
+
+
+def _what_to_do(path: str, page: Page) -> Text:
+    """The next command, with TRACE for a path that would be cut; that for a page too where the line has room."""
+    command, report, between = f"gpumem snapshot {path} --at oom", f"gpumem report {path}", "; on one page: "
+    if 16 + len(command) > page.width:
+        command = "gpumem snapshot TRACE --at oom"
+    line = Text(fit_left("what to do", 16)).append(command, style=theme.COMMAND)
+    if path in command and line.cell_len + len(between) + len(report) <= page.width:
+        line.append(between, style=theme.QUIET).append(report, style=theme.COMMAND)
+    return line
 
 
 def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]:
@@ -328,9 +327,9 @@ def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]
     for summary in summaries:
         rank = "-" if summary.meta.rank is None else str(summary.meta.rank)
         for device in summary.devices:
-            reserved, capacity = _most(device.reserved_bytes), device.facts.capacity_bytes or 0
-            most = _most(device.allocated_bytes if is_known and device.allocated_bytes else device.requested_bytes)
+            reserved, capacity = most(device.reserved_bytes), device.facts.capacity_bytes or 0
+            held_bytes = most(device.allocated_bytes if is_known and device.allocated_bytes else device.requested_bytes)
             row = fit_right(rank, 6) + fit_right(str(device.facts.device), 8)
-            row += fit_right(format_bytes(most), 12) + fit_right(format_bytes(reserved), 12)
+            row += fit_right(format_bytes(held_bytes), 12) + fit_right(format_bytes(reserved), 12)
             row += fit_right(format_share(reserved, capacity), 9) + "  "
             yield Text(row + theme.shorten_path(printable(summary.path), page.width - len(row), page.glyphs.ellipsis))

@@ -125,6 +125,13 @@ def test_window_narrows_counts_and_peaks_but_knows_the_state_before() -> None:
     assert before.requested_bytes == EndAndPeak(1000, 10000)
 
 
+def test_growth_of_an_expandable_segment_counts_as_memory_obtained_as_in_a_replay() -> None:
+    builder = TraceBuilder().segment(2 * MiB, "s").map(20 * MiB, "m").map(40 * MiB, "n").unmap("n").release("s")
+    (device,) = summarise_trace(builder.build()).devices
+    assert (device.segment_alloc_count, device.segment_map_count) == (3, 2)
+    assert (device.segment_free_count, device.segment_unmap_count) == (2, 1)
+
+
 def test_window_the_wrong_way_round_is_a_usage_error() -> None:
     trace = training_trace()
     with pytest.raises(UsageError, match="comes before --from"):

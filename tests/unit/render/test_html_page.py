@@ -8,6 +8,7 @@ import hashlib
 import html
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -18,11 +19,16 @@ import pytest
 from hypothesis import given, settings
 
 from busy_trace import busy_trace
+from gpumem.analyses.explain import find_ledger
 from gpumem.analyses.page import find_page
 from gpumem.analyses.summary import summarise_trace
+from gpumem.heap.instants import find_instant
+from gpumem.render.html.ledger import ledger_section
 from gpumem.render.html.page import SCRIPTS, STYLES, render_page
 from gpumem.render.oom_words import finding_text, is_advice
 from gpumem.trace.model import Trace
+from gpumem.trace.moments import parse_moment
+from gpumem.vocabulary import DeviceOrdinal
 from random_traces import plain_states, traces
 from trace_builder import GiB, MiB, TraceBuilder
 from training_trace import training_trace
@@ -198,6 +204,29 @@ def test_verdict_says_peak_holder_and_bound() -> None:
     assert "At most" in text
     assert "of NVIDIA H200" in text
     assert "It did not run out" in text
+
+
+def test_command_line_is_told_whole() -> None:
+    words = tuple(f"--option-{number}={number * 37}" for number in range(60))
+    trace = TraceBuilder(command_line=("train.py", *words)).segment(2 * MiB).alloc("a", 100).build()
+    assert " ".join(words) in Elements(render_page(find_page([trace]))).text
+
+
+def test_verdict_of_a_shared_card_says_what_others_hold_of_the_rest() -> None:
+    builder = TraceBuilder(block_bytes_known=True).device_facts(capacity_bytes=8 * GiB).segment(1 * GiB)
+    builder.alloc("a", 1 * GiB).reading(process_bytes=2 * GiB, other_processes_bytes=3 * GiB)
+    text = Elements(render_page(find_page([builder.build()]))).text
+    assert "which leaves 7.00 GiB of the card, 3.00 GiB of it held by other processes." in text
+
+
+def test_ledger_before_the_first_event_says_its_time_as_the_terminal_does() -> None:
+    builder = TraceBuilder().wait(3 * 10**9).reading(process_bytes=500 * MiB, used_bytes=600 * MiB)
+    trace = builder.segment(2 * MiB).alloc("a", 100).build()
+    page = find_page([trace])
+    for moment, said in (("start", "At the start; NVML read"), ("1s", "At 1.00 s (before the first event); NVML read")):
+        ledger = find_ledger(trace, find_instant(trace, parse_moment(moment)), DeviceOrdinal(0))
+        section = ledger_section(replace(page, views=[replace(page.views[0], ledger=ledger)]))
+        assert said in Elements(str(section)).text
 
 
 @pytest.mark.parametrize("trace", [TraceBuilder().build(), TraceBuilder().reading(used_bytes=5 * GiB).build()])

@@ -1,0 +1,27 @@
+"""Words of a device's figures that the terminal's summary and the page share.
+
+Owns: what is most known of a figure, and who else holds of the rest of the card. Must not know: layout, HTML.
+"""
+
+from __future__ import annotations
+
+from gpumem.analyses.summary import DeviceSummary, EndAndPeak
+from gpumem.units import format_bytes
+
+
+def most(figures: EndAndPeak) -> int:
+    """The peak, or the most that was recorded where the peak is not known."""
+    return figures.peak if figures.peak is not None else figures.peak_recorded or 0
+
+
+def is_bound_by_limit(device: DeviceSummary) -> bool:
+    """Whether the program's own limit, and not the card, is what headroom is counted to."""
+    limit, capacity = device.facts.memory_limit_bytes, device.facts.capacity_bytes
+    return limit is not None and (capacity is None or limit < capacity)
+
+
+def others_clause(device: DeviceSummary) -> str:
+    """`, 3.00 GiB of it held by other processes`, behind what is left of the card; empty where none is known."""
+    if is_bound_by_limit(device) or device.nvml is None or not device.nvml.other_processes_bytes:
+        return ""
+    return f", {format_bytes(device.nvml.other_processes_bytes)} of it held by other processes"

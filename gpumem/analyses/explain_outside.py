@@ -33,7 +33,7 @@ class Outside:
 def find_outside(trace: Trace, placed: Sequence[PlacedReading], at: PlacedReading, instant: Instant) -> Outside:
     """What was outside the allocator at the reading `at`, as far as it had been seen by `instant`."""
     chosen = placed.index(at)
-    first = min(_find_context_reading(trace, placed), chosen)
+    first = min(_find_context_reading(placed), chosen)
     base = placed[first]
     context = Component(
         ComponentName.CUDA_CONTEXT,
@@ -49,17 +49,13 @@ def find_outside(trace: Trace, placed: Sequence[PlacedReading], at: PlacedReadin
     return Outside(at, context, changes, at.outside_bytes - known)
 
 
-def _find_context_reading(trace: Trace, placed: Sequence[PlacedReading]) -> int:
+def _find_context_reading(placed: Sequence[PlacedReading]) -> int:
     """The reading that shows the context alone: at the first mark before any segment, else after the first segment.
 
-    Readings before either may show a context in the making.
+    Other readings before either may show a context in the making.
     """
-    first_mark = min((mark.event for mark in trace.marks), default=None)
-    for position, one in enumerate(placed):
-        is_at_mark = first_mark is not None and one.reading.event >= first_mark
-        if one.reserved_bytes or is_at_mark:
-            return position
-    return len(placed) - 1
+    complete = (position for position, one in enumerate(placed) if one.reserved_bytes or one.is_at_mark)
+    return next(complete, len(placed) - 1)
 
 
 def _split_changes(marks: Sequence[Mark], placed: Sequence[PlacedReading]) -> list[Component]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpumem.heap.instants import Instant
 from gpumem.heap.reserved import ReservedCurve, find_reserved_curve
-from gpumem.trace.model import Reading, Trace
+from gpumem.trace.model import Mark, Reading, Trace
 from gpumem.vocabulary import DeviceOrdinal
 
 READING_NS = 1_000_000
@@ -36,6 +36,8 @@ class PlacedReading:
     reserved_bytes: int
     is_settled: bool
     """Whether no segment came or went while NVML was read, as far as that matters."""
+    is_at_mark: bool
+    """Whether it is the one that a mark asked for, while the program stood still."""
 
     @property
     def outside_bytes(self) -> int:
@@ -67,17 +69,19 @@ def find_process_bytes(trace: Trace, device: DeviceOrdinal, instant: Instant) ->
 
 def place_readings(trace: Trace, device: int, curve: ReservedCurve) -> list[PlacedReading]:
     """The readings of `device` that have a process figure, in order, with the reserved bytes that belong to each."""
-    readings = [one for one in trace.readings if one.device == device and one.process_bytes is not None]
-    readings.sort(key=lambda one: (one.time_ns, one.event))
+    of_device = [one for one in trace.readings if one.device == device]
+    of_device.sort(key=lambda one: (one.time_ns, one.event))
+    at_marks = _find_mark_readings(trace.marks, of_device)
+    readings = [one for one in of_device if one.process_bytes is not None]
     counts = np.searchsorted(curve.events, np.array([one.event for one in readings], np.int64), side="right")
     until = np.array([one.time_ns + READING_NS for one in readings], np.int64)
     ends = np.searchsorted(curve.times_ns, until, side="right")
-    mark_events = {mark.event for mark in trace.marks}
     placed: list[PlacedReading] = []
     before: int | None = None
     for reading, count, end in zip(readings, counts.tolist(), ends.tolist(), strict=True):
-        changes = range(count, count + 1 if reading.event in mark_events else max(count, end) + 1)
-        one = _place(curve, reading, before, changes)
+        is_at_mark = id(reading) in at_marks
+        changes = range(count, count + 1 if is_at_mark else max(count, end) + 1)
+        one = _place(curve, reading, before, changes, is_at_mark=is_at_mark)
         placed.append(one)
         if one.is_settled or before is None:
             before = one.outside_bytes
@@ -101,15 +105,28 @@ def choose_reading(
     return min(readings, key=rank, default=None)
 
 
-def _place(curve: ReservedCurve, reading: Reading, before: int | None, changes: range) -> PlacedReading:
+def _find_mark_readings(marks: Sequence[Mark], readings: Sequence[Reading]) -> set[int]:
+    """The identities of the readings that marks asked for: the first one of the device after each, no event between.
+
+    Later readings after the same event are the interval's, and may fall into whatever the program does before its next.
+    """
+    times = np.array([one.time_ns for one in readings], np.int64)
+    firsts = np.searchsorted(times, np.array([mark.time_ns for mark in marks], np.int64), side="left").tolist()
+    return {
+        id(readings[first])
+        for mark, first in zip(marks, firsts, strict=True)
+        if first < len(readings) and readings[first].event == mark.event
+    }
+
+
+def _place(
+    curve: ReservedCurve, reading: Reading, before: int | None, changes: range, *, is_at_mark: bool
+) -> PlacedReading:
     """The reading with the reserved bytes after the first of `changes`, the segment events that it may have seen, or
     after a later one that leaves nothing changed outside.
     """
     assert reading.process_bytes is not None, "only such readings are placed"
-    reserved = curve.after_change(changes.start)
-    if len(changes) == 1 or reading.process_bytes - reserved == before:
-        return PlacedReading(reading, reading.process_bytes, reserved, is_settled=True)
-    for later in changes[1:]:
-        if reading.process_bytes - curve.after_change(later) == before:
-            return PlacedReading(reading, reading.process_bytes, curve.after_change(later), is_settled=True)
-    return PlacedReading(reading, reading.process_bytes, reserved, is_settled=False)
+    fitting = [one for one in changes if reading.process_bytes - curve.after_change(one) == before]
+    chosen = fitting[0] if fitting else changes.start
+    is_settled = len(changes) == 1 or bool(fitting)
+    return PlacedReading(reading, reading.process_bytes, curve.after_change(chosen), is_settled, is_at_mark)

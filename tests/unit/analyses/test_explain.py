@@ -195,6 +195,17 @@ def test_context_in_the_making_is_not_taken_for_the_context() -> None:
     assert ledger.components[0].evidence is Evidence.DIFFERENCE
 
 
+def test_context_in_the_making_after_a_mark_on_another_device_is_not_taken_for_the_context() -> None:
+    builder = TraceBuilder(block_bytes_known=True).segment(2 * MiB).alloc("a", 100).mark("first device")
+    reason = {"process_bytes": "process not listed: it has not started CUDA on this device"}
+    builder.on(device=1).reading(used_bytes=0, unavailable=reason).wait(7 * 10**7)
+    read(builder, 14 * MiB).wait(5 * 10**7).segment(96 * MiB).alloc("b", 96 * MiB)
+    lay(builder, 518, 96).wait(10**6).mark("second device")
+    ledger = ledger_of(lay(builder, 610, 96).build(), device=1)
+    assert parts(ledger)["cuda_context"] == 518 * MiB
+    assert parts(ledger)["outside_allocator/mark:second device"] == 92 * MiB
+
+
 def test_growth_without_marks_is_one_line() -> None:
     builder = TraceBuilder(block_bytes_known=True).segment(2 * MiB).alloc("a", 100)
     lay(builder, 518, 2).wait(10**9).free("a").wait(10**9)

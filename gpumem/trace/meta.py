@@ -26,7 +26,7 @@ Facts = TypeVar("Facts", TraceMeta, DeviceFacts)
 
 
 def encode_meta(meta: TraceMeta, part_events: Sequence[int]) -> bytes:
-    """The text of meta.json; `part_events` counts the events of each part."""
+    """The text of meta.json; `part_events` counts the events of each part. What is no text in a name becomes `?`."""
     fields: dict[str, object] = {"format": FORMAT, "format_version": FORMAT_VERSION}
     fields |= dataclasses.asdict(meta)
     del fields["running"]
@@ -34,7 +34,7 @@ def encode_meta(meta: TraceMeta, part_events: Sequence[int]) -> bytes:
     fields["versions"] = dict(sorted(meta.versions.items()))
     fields["events"] = sum(part_events)
     fields["part_events"] = list(part_events)
-    return json.dumps(fields, indent=1, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(fields, indent=1, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 def decode_meta(content: bytes, where: str) -> tuple[TraceMeta, list[int]]:

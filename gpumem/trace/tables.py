@@ -192,7 +192,7 @@ def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[Sequence[ob
 
 
 def _encode(schema: pa.Schema, columns: Sequence[Sequence[object] | npt.NDArray[np.uint32]]) -> memoryview:
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
     sink = pa.BufferOutputStream()
     pq.write_table(
         pa.Table.from_arrays(arrays, schema=schema),
@@ -203,6 +203,15 @@ def _encode(schema: pa.Schema, columns: Sequence[Sequence[object] | npt.NDArray[
         store_schema=False,
     )
     return memoryview(sink.getvalue())
+
+
+def _array(values: Sequence[object] | npt.NDArray[np.uint32], kind: pa.DataType) -> pa.Array:
+    """The column; lone surrogates in its texts, of names that are no text, become question marks as in a journal."""
+    try:
+        return pa.array(values, kind)
+    except UnicodeEncodeError:
+        readable = [one.encode("utf-8", "replace").decode() if isinstance(one, str) else one for one in values]
+        return pa.array(readable, kind)
 
 
 def _decode(name: str, content: bytes, where: str) -> pa.Table:

@@ -60,6 +60,15 @@ def scope_path(trace: Trace, scope: int) -> str:
     return "/".join(reversed(names))
 
 
+def test_program_whose_name_is_no_text_is_recorded_and_finished(tmp_path: Path) -> None:
+    name = write_program(tmp_path, ALLOCATES, "caf\udce9.py")
+    run_recorded(tmp_path, name, "arg\udcff")
+    trace = only_trace(tmp_path)
+    assert len(kinds(trace)) == 5
+    assert trace.meta.program == "caf?.py"
+    assert trace.meta.command_line[-1] == "arg?"
+
+
 def test_events_and_program_are_in_the_trace(tmp_path: Path) -> None:
     write_program(tmp_path, ALLOCATES)
     ended = run_recorded(tmp_path, "train.py", "--lr", "3")

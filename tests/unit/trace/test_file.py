@@ -45,6 +45,16 @@ def test_trace_read_back_equals_the_trace_written(tmp_path: Path) -> None:
     assert list(back.scopes.names) == list(trace.scopes.names)
 
 
+def test_names_that_are_no_text_are_written_with_question_marks(tmp_path: Path) -> None:
+    builder = TraceBuilder(command_line=("caf\udce9.py",)).segment(2 * MiB)
+    trace = builder.alloc("a", 1, stack=[("/w/caf\udce9.py", 3, "f\ud800")]).mark("m\udcff").build()
+    write_trace(trace, tmp_path / "a.gpumem")
+    back = read_trace(tmp_path / "a.gpumem")
+    assert list(back.meta.command_line) == ["caf?.py"]
+    assert list(zip(back.frames.files, back.frames.functions, strict=True))[-1] == ("/w/caf?.py", "f?")
+    assert [mark.name for mark in back.marks] == ["m?"]
+
+
 def test_same_trace_gives_the_same_bytes(tmp_path: Path) -> None:
     write_trace(small_trace(), tmp_path / "a.gpumem")
     write_trace(small_trace(), tmp_path / "b.gpumem")

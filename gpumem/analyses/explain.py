@@ -58,6 +58,15 @@ class Ledger:
     findings: Sequence[Finding]
 
     @property
+    def card_bytes(self) -> int:
+        """What `card` is a part of: NVML's total, else its parts where they are all there, else the known capacity."""
+        if self.reading is not None and self.reading.total_bytes is not None:
+            return self.reading.total_bytes
+        told = sum(one.held_bytes for one in self.card)
+        is_whole = {ComponentName.USED, ComponentName.FREE} <= {one.name for one in self.card}
+        return told if is_whole else max(told, self.facts.capacity_bytes or 0)
+
+    @property
     def outside_bytes(self) -> int | None:
         """What the process holds outside its allocator, as far as the components tell; None without a figure."""
         if self.process_bytes is None:

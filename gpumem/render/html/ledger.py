@@ -40,9 +40,8 @@ def _ledger(ledger: Ledger) -> Iterator[Html]:
         rows.append(("rest", 0, ledger.unexplained_bytes, Evidence.DIFFERENCE, end))
     yield _table(name, whole, rows)
     yield tag("p", _sums(ledger), class_="quiet")
-    if ledger.card and ledger.reading is not None:
-        card = ledger.reading.total_bytes or sum(one.held_bytes for one in ledger.card)
-        yield _table("The card", card, list(_rows(ledger.card, 0, 0)))
+    if ledger.card:
+        yield _table("The card", ledger.card_bytes, list(_rows(ledger.card, 0, 0)))
     if ledger.findings:
         yield tag("ul", *(tag("li", *_finding(ledger, number)) for number in range(len(ledger.findings))))
 

@@ -131,9 +131,7 @@ class _Row:
 
 
 def _card_lines(ledger: Ledger, page: Page) -> Iterator[Text]:
-    reading = ledger.reading
-    assert reading is not None, "a card's figures come from a reading"
-    whole = reading.total_bytes or sum(one.held_bytes for one in ledger.card)
+    whole = ledger.card_bytes
     yield _header("the card", whole, "of card", page)
     for row in _rows(ledger.card, 0):
         yield _row_line(row, whole, page)

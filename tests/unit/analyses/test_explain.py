@@ -252,6 +252,7 @@ def test_hidden_process_figure_gives_the_reason_instead_of_zero() -> None:
     assert finding(ledger, FindingCode.NO_PROCESS_FIGURE).reason == reason["process_bytes"]
     (used,) = ledger.card
     assert (used.held_bytes, list(used.children)) == (5 * GiB, [])
+    assert ledger.card_bytes == ledger.facts.capacity_bytes == 140 * GiB
 
 
 def test_recording_without_nvml_gives_the_recorder_s_reason_and_lost_events_their_number() -> None:

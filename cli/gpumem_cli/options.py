@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-Decorator = Callable[[Decorated], Decorated]
 
 MOMENTS = (
     "start, end, peak (of allocated; peak:reserved, peak:active), oom (oom:2 the second), mark:NAME, step:N, event:N, "

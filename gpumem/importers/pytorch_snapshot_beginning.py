@@ -24,7 +24,6 @@ from gpumem.importers.pytorch_snapshot_history import (
 )
 from gpumem.importers.pytorch_snapshot_merge import StreamInterner
 from gpumem.importers.pytorch_snapshot_segments import (
-    ALLOCATED,
     BLOCK_STATES,
     PENDING,
     SnapshotBlocks,
@@ -172,8 +171,3 @@ def describe_beginning(figures: BeginningFigures) -> list[str]:
 def count_pending(blocks: SnapshotBlocks) -> int:
     """Blocks freed by the program that another stream still uses."""
     return int(np.count_nonzero(blocks.state == PENDING))
-
-
-def sum_live_requests(blocks: SnapshotBlocks) -> int:
-    """Requested bytes of the blocks in use."""
-    return int(blocks.requested_bytes[blocks.state == ALLOCATED].sum())

@@ -147,11 +147,6 @@ def note_torch_served(settings: str) -> None:
                 own.native.share_with_torch()
 
 
-def is_any_recorded() -> bool:
-    """Whether an allocator of ours lives in this process and its events are recorded."""
-    return bool(_alive) and recording.current() is not None
-
-
 def _record_facts(own: OwnAllocator) -> None:
     device = own.native.describe_device()
     facts = {

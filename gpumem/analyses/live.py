@@ -92,6 +92,12 @@ class LiveExplanation:
     process: Process | None
     findings: Sequence[LiveFinding]
 
+    @property
+    def process_bytes(self) -> int | None:
+        """What process `pid` holds of the device on which it holds most; None where that is hidden, or without one."""
+        held = (one.held_bytes for device in self.devices for one in device.holders if one.pid == self.pid)
+        return max((one for one in held if one is not None), default=None)
+
 
 def explain_machine(machine: MachineNow, *, pid: int | None = None, device: int | None = None) -> LiveExplanation:
     """Who holds the devices (or the one with NVML's number `device`); of process `pid` alone where it is given."""

@@ -183,9 +183,10 @@ def _events_lost(finding: Finding) -> str:
 
 def _blocks_not_known(finding: Finding) -> str:
     if finding.count:
+        lie = "lies" if finding.count == 1 else "lie"
         return (
-            f"{counted(finding.count, 'block')} in use lie in segments that the recording does not know, so slack and "
-            "idle bytes cannot be told apart."
+            f"{counted(finding.count, 'block')} in use {lie} in segments that the recording does not know, so slack "
+            "and idle bytes cannot be told apart."
         )
     return (
         "The recording does not say how large each block was, so slack and idle bytes are not told apart; once the "

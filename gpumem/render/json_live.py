@@ -16,12 +16,10 @@ from gpumem.render.live_text import live_finding_next, live_finding_text, state_
 def render_live(live: LiveExplanation, recorded: Explanation | None = None) -> str:
     """The devices and who holds them; of a recorded process its ledger too."""
     findings: list[Json] = [_finding(finding) for finding in live.findings]
-    figures = [one.held_bytes for device in live.devices for one in device.holders if one.pid == live.pid]
-    of_process = figures[0] if figures and live.pid is not None else None
     content: dict[str, Json] = {
-        "process_bytes": of_process,
+        "process_bytes": live.process_bytes,
         "components": [],
-        "unexplained_bytes": of_process,
+        "unexplained_bytes": live.process_bytes,
         "findings": findings,
     }
     if recorded is not None:

@@ -116,6 +116,12 @@ def test_json_lists_processes_and_findings_with_the_command_to_look(tmp_path: Pa
     assert not any("kill" in (one["next"] or "") for one in document["findings"])
 
 
+def test_json_of_a_process_on_two_devices_has_the_figure_of_the_one_that_holds_most(tmp_path: Path) -> None:
+    document = json.loads(render_json(explain("busy", tmp_path, pid=4712)))
+    assert (document["process_bytes"], document["unexplained_bytes"]) == (58 * GiB, 58 * GiB)
+    assert [device["processes"][0]["bytes"] for device in document["devices"]] == [518 * MIB, 58 * GiB]
+
+
 def test_json_says_null_and_why_where_a_figure_is_hidden(tmp_path: Path) -> None:
     first, second, third = json.loads(render_json(explain("hidden", tmp_path)))["devices"]
     assert [one["bytes"] for one in first["processes"]] == [2 * GiB, None]

@@ -189,8 +189,11 @@ void Journal::close(const char* ended_by) {
 void Journal::wait_for_appends() {
   for (int attempt = 0; attempt < 100; ++attempt) {
     bool is_quiet = true;
-    for (uint32_t window = first_mapped_; window < window_count_; ++window) {
-      if (windows_[window].records) is_quiet = find_committed(window) && is_quiet;
+    {
+      const std::lock_guard<std::mutex> lock(grow_mutex_);  // an entry under way may still take a window
+      for (uint32_t window = first_mapped_; window < window_count_; ++window) {
+        if (windows_[window].records) is_quiet = find_committed(window) && is_quiet;
+      }
     }
     if (is_quiet) return;
     const timespec pause = {0, 200000};

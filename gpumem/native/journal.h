@@ -31,8 +31,9 @@ struct RecordPlace {
 class alignas(64) RecordHold {
  public:
   // Before the record is committed: whoever finds all of a window committed then finds this, or what came after it.
+  // Whoever finds this has seen the last change of the record held before, though another thread may have made it.
   void open(RecordPlace place) {
-    place_.store(kIsOpen | static_cast<uint64_t>(place.window) << 32 | place.slot, std::memory_order_relaxed);
+    place_.store(kIsOpen | static_cast<uint64_t>(place.window) << 32 | place.slot, std::memory_order_release);
   }
   // After the last change of the record.
   void let_go() { place_.store(0, std::memory_order_release); }
@@ -191,7 +192,7 @@ class Journal {
   std::mutex helper_mutex_;                 // guards helper_wanted_
   std::condition_variable helper_signal_;   // it changed, or helper_ending_ did
   bool helper_wanted_ = false;              // a window is due, or there is one to unmap
-  std::atomic<bool> helper_ending_{false};  // the helper shall return
+  std::atomic<bool> helper_ending_{false};  // the helper shall return, its work be left
   std::thread helper_;                      // run_helper
 };
 

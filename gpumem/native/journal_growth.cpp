@@ -163,12 +163,13 @@ void Journal::start_helper() {
   has_helper_ = start_quiet_thread(&helper_, "gpumem-journal", [this] { run_helper(); });
 }
 
+// Once it has returned nobody does the helper's work, nor, where there is none, whoever would.
 void Journal::stop_helper() {
-  if (!has_helper_) return;
   {
     const std::lock_guard<std::mutex> lock(helper_mutex_);
     helper_ending_.store(true, std::memory_order_relaxed);
   }
+  if (!has_helper_) return;
   helper_signal_.notify_one();
   helper_.join();
 }
@@ -178,7 +179,7 @@ void Journal::wake_helper() {
   {
     const std::lock_guard<std::mutex> lock(helper_mutex_);
     helper_wanted_ = has_helper_;
-    if (!has_helper_) {
+    if (!has_helper_ && !helper_ending_.load(std::memory_order_relaxed)) {
       fill_windows();
       unmap_full_windows();
     }

@@ -1,13 +1,17 @@
 // What the journal does when the world refuses: a full disk, a limit on file length, a folder it cannot use.
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -131,6 +135,59 @@ void test_file_length_limit_stops_the_recording_alone(const std::string& folder)
   ::setrlimit(RLIMIT_FSIZE, &before);
 }
 
+// Stacks of a size that no machine has, for the journal's thread alone.
+void start_recording_without_helper(const std::string& path) {
+  pthread_attr_t before, huge;
+  EXPECT_EQUAL(::pthread_getattr_default_np(&before), 0);
+  ::pthread_attr_init(&huge);
+  EXPECT_EQUAL(::pthread_attr_setstacksize(&huge, size_t{1} << 50), 0);
+  EXPECT_EQUAL(::pthread_setattr_default_np(&huge), 0);
+  start_recording(path);
+  EXPECT_EQUAL(::pthread_setattr_default_np(&before), 0);
+  ::pthread_attr_destroy(&huge);
+  ::pthread_attr_destroy(&before);
+}
+
+size_t count_threads() {
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(threads), end(threads)));
+}
+
+// Whoever records does the work of the thread that the system does not give, until the recording stops in its midst:
+// when a window's slots are all taken, it is looked through.
+void test_journal_without_a_thread_of_its_own(const std::string& folder) {
+  const std::string path = folder + "/no_helper.gpumem.journal";
+  for (int round = 0; round < 3; ++round) {
+    const size_t threads_before = count_threads();
+    start_recording_without_helper(path);
+    EXPECT_EQUAL(count_threads(), threads_before);
+    for (uint64_t i = 0; i < kSlots; ++i) record(GM_ALLOC, 0, i);
+    EXPECT_EQUAL(read_journal(path).states[0], gpumem::WindowState::Full);
+    std::atomic<uint64_t> accepted{kSlots};
+    std::atomic<bool> is_over{false};
+    std::vector<std::thread> threads;
+    for (uint8_t device = 0; device < 3; ++device) {
+      threads.emplace_back([&, device] {
+        for (uint64_t i = 0; !is_over.load(std::memory_order_relaxed); ++i) {
+          const uint8_t kind = i % 3 == 0 ? GM_ALLOC : i % 3 == 1 ? GM_FREE_REQUESTED : GM_FREE_COMPLETED;
+          if (record(kind, device, i / 3) == GM_OK) accepted.fetch_add(kind != GM_FREE_COMPLETED ? 1 : 0);
+        }
+      });
+    }
+    gm_recorder_counts counts = {};
+    while (counts.records < kSlots * 2) gm_recorder_get_counts(&counts);
+    gm_recorder_stop("exit");
+    is_over.store(true);
+    for (std::thread& thread : threads) thread.join();
+    const JournalContents contents = read_journal(path);
+    EXPECT(contents.is_closed);
+    EXPECT_EQUAL(contents.torn_count, 0);
+    EXPECT_EQUAL(contents.committed_count, contents.records.size());
+    // Calls under way during the stop may have returned after the file was closed.
+    EXPECT(contents.records.size() <= accepted.load() && contents.records.size() + 3 >= accepted.load());
+  }
+}
+
 gm_status start_at(const std::string& path, int32_t* errno_value) {
   const gm_recorder_options options = {path.c_str(), nullptr, kTestRunId, 0, 0};
   return gm_recorder_start(&options, errno_value);
@@ -173,6 +230,7 @@ int main(int count, char** arguments) {
   run_case("places where no journal can be", [&] { test_places_where_no_journal_can_be(folder); });
   run_case("arguments that are impossible", test_arguments_that_are_impossible);
   run_case("a descriptor closed by the program", [&] { test_descriptor_closed_by_the_program(folder); });
+  run_case("a journal without a thread of its own", [&] { test_journal_without_a_thread_of_its_own(folder); });
   run_case("a file length limit stops the recording alone",
            [&] { test_file_length_limit_stops_the_recording_alone(folder); });
   if (::geteuid() == 0) {

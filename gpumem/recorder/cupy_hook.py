@@ -52,7 +52,7 @@ class CupyAllocator:
         """What the native function cannot: the first block of a device, and CuPy's errors."""
         if status is Status.NO_DEVICE:
             return self._malloc(byte_count, device)
-        raise self._error(self._by_device[device], status, byte_count, device)
+        raise self._error(self._by_device.get(device) or self._start(device), status, byte_count, device)
 
     def _malloc(self, byte_count: int, device: int) -> int:
         native = self._by_device.get(device) or self._start(device)
@@ -72,11 +72,13 @@ class CupyAllocator:
         with self._lock:
             native = self._by_device.get(device)
             if native is None:
-                native = self._by_device[device] = own_allocators.share_allocator(
+                native = own_allocators.share_allocator(
                     device, settings=self._settings, memory_bytes=self._memory_bytes
                 )
                 if self._functions is not None:
                     self._functions.serve(device, native)
+                # Last: the native free passes over the blocks of a device that it does not serve.
+                self._by_device[device] = native
             return native
 
     def _error(self, native: NativeAllocator, status: Status, byte_count: int, device: int) -> Exception:

@@ -10,13 +10,9 @@ from collections.abc import Iterator
 
 from gpumem.analyses.page import PageFindings
 from gpumem.analyses.summary import TraceSummary
-from gpumem.render.html.markup import Html, foreign, shortened, tag
-from gpumem.render.text import printable
+from gpumem.render.html.markup import Html, foreign, foreign_line, tag
 from gpumem.trace.model import DeviceFacts
 from gpumem.units import counted, format_bytes, format_duration
-
-LINE_CHARACTERS_MAX = 4096
-"""Of a command line, and of settings: who wants to repeat a run needs all of it."""
 
 
 def environment_section(page: PageFindings) -> Html:
@@ -37,7 +33,7 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
     if meta.program:
         yield "Program", foreign(meta.program)
     if meta.command_line:
-        yield "Command line", _line(shlex.join(meta.command_line))
+        yield "Command line", foreign_line(shlex.join(meta.command_line))
     if meta.rank is not None:
         yield "Rank", str(meta.rank)
     if meta.pid is not None:
@@ -45,22 +41,18 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
     yield "Recorded by", _source(summary)
     yield "Events", f"{counted(summary.events, 'event')} in {format_duration(meta.duration_ns)}"
     yield "Ended by", "still running" if meta.running else foreign(meta.ended_by) or "not known"
-    yield "Allocator settings", _line(meta.settings) or "none set"
+    yield "Allocator settings", foreign_line(meta.settings) or "none set"
     for name, version in sorted(meta.versions.items()):
         yield f"Version of {foreign(name)}", foreign(version)
     for facts in meta.devices:
         yield f"Device {facts.device}", _device(facts)
     yield "Lost", counted(meta.records_lost, "event") if meta.records_lost else "nothing"
-    yield "Call stacks", foreign(meta.stacks_off) if meta.stacks_off else "recorded"
+    yield "Call stacks", foreign_line(meta.stacks_off) if meta.stacks_off else "recorded"
     yield "Block sizes", "known" if meta.block_bytes_known else "not known: bytes are those asked for"
     if meta.history_truncated:
         yield "Begins", "in mid-run: what was before is not recorded"
     if meta.produced_by:
         yield "Written by", foreign(meta.produced_by)
-
-
-def _line(text: str) -> str:
-    return shortened(printable(text), LINE_CHARACTERS_MAX)
 
 
 def _source(summary: TraceSummary) -> str:

@@ -12,6 +12,8 @@ from gpumem.render.text import printable
 TEXT_CHARACTERS_MAX = 240
 NAME_CHARACTERS_MAX = 48
 """Of a name inside a sentence."""
+LINE_CHARACTERS_MAX = 4096
+"""Of a command line, settings or a note: who wants to repeat a run, or to mend it, needs all of it."""
 
 
 class Html(str):
@@ -38,6 +40,11 @@ def join(parts: list[Html]) -> Html:
 def foreign(text: str) -> str:
     """A name from a trace as it is shown: visible characters, and no longer than a person would read."""
     return shortened(printable(text), TEXT_CHARACTERS_MAX)
+
+
+def foreign_line(text: str) -> str:
+    """A line from a trace that a reader wants whole, as it is shown."""
+    return shortened(printable(text), LINE_CHARACTERS_MAX)
 
 
 def short_name(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpumem.analyses.summary import TraceSummary
-from gpumem.render.html.markup import foreign
+from gpumem.render.html.markup import foreign, foreign_line
 from gpumem.render.text import ending_sentence
 from gpumem.units import counted
 from gpumem.vocabulary import TraceSource
@@ -29,8 +29,8 @@ def trace_notes(summary: TraceSummary) -> Iterator[str]:
     if meta.records_lost:
         yield f"{counted(meta.records_lost, 'event')} lost: the figures may be off by their bytes."
     if meta.stacks_off:
-        yield f"No call stacks: {foreign(meta.stacks_off)}"
-    yield from (foreign(note) for note in meta.notes)
+        yield f"No call stacks: {foreign_line(meta.stacks_off)}"
+    yield from (foreign_line(note) for note in meta.notes)
     if meta.source is TraceSource.NONE and not meta.notes:
         yield "No allocator was recorded: only NVML readings and marks."
     if summary.events and not meta.block_bytes_known and meta.source is not TraceSource.NONE:

@@ -206,10 +206,13 @@ def test_verdict_says_peak_holder_and_bound() -> None:
     assert "It did not run out" in text
 
 
-def test_command_line_is_told_whole() -> None:
+def test_command_line_and_notes_are_told_whole() -> None:
     words = tuple(f"--option-{number}={number * 37}" for number in range(60))
-    trace = TraceBuilder(command_line=("train.py", *words)).segment(2 * MiB).alloc("a", 100).build()
-    assert " ".join(words) in Elements(render_page(find_page([trace]))).text
+    note = "The compiler said: " + " ".join(f"line {number} is wrong;" for number in range(40))
+    trace = TraceBuilder(command_line=("train.py", *words), notes=(note,)).segment(2 * MiB).alloc("a", 100).build()
+    text = Elements(render_page(find_page([trace]))).text
+    assert " ".join(words) in text
+    assert note in text
 
 
 def test_verdict_of_a_shared_card_says_what_others_hold_of_the_rest() -> None:

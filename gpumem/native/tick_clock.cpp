@@ -17,8 +17,9 @@ namespace {
 
 // A span is 0.5 to 1 ms on the processors of today. Elapsed ticks times rate stay below 2^64.
 constexpr uint64_t kSpanTicks = 1 << 21;
-// A rate from a longer time may have a suspended machine in it.
+// A rate from a longer time, by either clock, may have a suspended machine in it.
 constexpr uint64_t kRateTicksMax = uint64_t{1} << 32;
+constexpr uint64_t kRateNsMax = uint64_t{1} << 32;
 // Longer between two readings of the counter: the thread was interrupted there.
 constexpr uint64_t kReadTicksMax = 2048;
 
@@ -70,7 +71,7 @@ uint64_t TickClock::check() {
   const uint64_t ticks = before + (after - before) / 2;
   const uint64_t elapsed = ticks - base_ticks_;
   if (base_ns_ != 0 && elapsed < kSpanTicks) return now_ns;
-  if (base_ns_ != 0 && elapsed < kRateTicksMax) {
+  if (base_ns_ != 0 && elapsed < kRateTicksMax && now_ns - base_ns_ < kRateNsMax) {
     ns_per_tick_ = static_cast<uint64_t>((static_cast<unsigned __int128>(now_ns - base_ns_) << 32) / elapsed);
     span_ticks_ = kSpanTicks;
   }

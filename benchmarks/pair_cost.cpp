@@ -8,9 +8,9 @@
 namespace {
 
 constexpr uint64_t kLineBytes = 64;
-volatile uint8_t g_others[256 << 10];
+volatile uint8_t g_others[8 << 20];
 
-// What runs between two events of a real program takes the caches' nearest level.
+// What runs between two events of a real program takes the caches' nearest levels.
 void work_on_other_memory(uint32_t bytes) {
   for (uint32_t at = 0; at < bytes; at += kLineBytes) g_others[at] = static_cast<uint8_t>(g_others[at] + 1);
 }

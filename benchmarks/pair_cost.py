@@ -4,7 +4,8 @@ usage: python benchmarks/pair_cost.py      (needs a C++ compiler)
 
 A pair is three events, as PyTorch's tracker hands them over. "cold" is with 48 KiB of other memory written before the
 alloc and before the free, as a program's own work would; the loop without events is subtracted. The last row has a pair
-below each of many stacks in turn, as a training step has them.
+below each of many stacks in turn, as a training step has them, and a line of its own says what it costs where the work
+between takes a MiB and more: then the interpreter's frames come from the caches' far levels.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -27,6 +28,7 @@ DEPTHS = (8, 23, 63)
 PAIRS = 1_000
 LOOPS = 400
 COLD_BYTES = 48 << 10
+FAR_BYTES = (1 << 20, 4 << 20)
 STACKS = 200
 ROUNDS = 60
 WARM_ROUNDS = 5
@@ -58,8 +60,10 @@ def build_measure(folder: Path) -> Callable[[int, int], Measure]:
     return measure_loops
 
 
-def measure_in_turn(measure: Measure, depth: int) -> tuple[float, float]:
-    """The same of pairs below STACKS stacks, each called once a round; the median of ROUNDS."""
+def measure_in_turn(measure: Measure, depth: int, other_bytes: Sequence[int]) -> list[float]:
+    """Nanoseconds of a pair below STACKS stacks, each called once a round, by the other memory written before; the
+    median of ROUNDS.
+    """
 
     def in_turn(recorded: bool, other: int) -> float:
         def call_all() -> float:
@@ -75,8 +79,7 @@ def measure_in_turn(measure: Measure, depth: int) -> tuple[float, float]:
         return call_at_depth(depth, call_all)
 
     calls = [make_caller(number) for number in range(STACKS)]
-    warm, cold = (in_turn(True, other) - in_turn(False, other) for other in (0, COLD_BYTES))
-    return warm, cold
+    return [in_turn(True, other) - in_turn(False, other) for other in other_bytes]
 
 
 def make_caller(number: int) -> Callable[[Callable[[], float]], float]:
@@ -112,8 +115,10 @@ def main() -> int:
                 label = f"with stacks {depth} deep" if stacks else "without stacks"
                 print(f"{label:<20}{warm:>8.0f}{cold:>8.0f}")
             if stacks:
-                warm, cold = measure_in_turn(build(1, 1), DEPTHS[1])
+                warm, cold, *far = measure_in_turn(build(1, 1), DEPTHS[1], (0, COLD_BYTES, *FAR_BYTES))
                 print(f"{f'{STACKS} stacks in turn':<20}{warm:>8.0f}{cold:>8.0f}")
+                at = (f"{cost:.0f} after {other >> 20} MiB" for cost, other in zip(far, FAR_BYTES, strict=True))
+                print(f"{'':<20}{', '.join(at)}")
             abi.set_events_enabled(False)
             warm, cold = measure_pair(measure)
             print(f"{'switched off':<20}{warm:>8.0f}{cold:>8.0f}")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+from gpumem.abi.library import open_interface
 from gpumem.errors import JournalUnmappable, NativeCoreError, OutputUnwritable
 from gpumem.vocabulary import EventFlag, EventKind, ScopeId, StackId
 
@@ -406,32 +407,10 @@ def _library_folders() -> Iterator[Path]:
 
 @functools.cache
 def _core() -> ctypes.CDLL:
-    path = library_path()
-    try:
-        core = ctypes.CDLL(str(path))
-        core.gm_abi_hash.restype = c_char_p
-        found = core.gm_abi_hash().decode()
-    except (OSError, AttributeError) as error:
-        raise NativeCoreError(f"{path} cannot be loaded ({error}); install gpumem again.") from error
-    if found != ABI_HASH:
-        raise NativeCoreError(
-            f"{path} was built from another version of gpumem (interface {found[:12]}, needed {ABI_HASH[:12]}); "
-            "install gpumem again."
-        )
-    _set_prototypes(core)
-    return core
+    return open_interface(ctypes.CDLL, str(library_path()), "gm_abi_hash", ABI_HASH, PROTOTYPES)
 
 
 @functools.cache
 def _core_with_gil() -> ctypes.PyDLL:
     """The core for calls so short that giving the interpreter lock up and waiting for it again would cost more."""
-    core = ctypes.PyDLL(_core()._name)
-    _set_prototypes(core)
-    return core
-
-
-def _set_prototypes(core: ctypes.CDLL) -> None:
-    for name, (result, arguments) in PROTOTYPES.items():
-        function = getattr(core, name)
-        function.restype = result
-        function.argtypes = arguments
+    return open_interface(ctypes.PyDLL, loaded_path(), "gm_abi_hash", ABI_HASH, PROTOTYPES)

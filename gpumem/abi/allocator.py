@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Mapping
-from ctypes import byref, c_char_p, c_uint64, c_void_p
+from ctypes import byref, c_uint64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -26,6 +26,7 @@ from gpumem.abi.allocator_layout import (
     CCounter,
     HeapTaker,
 )
+from gpumem.abi.library import open_interface
 from gpumem.errors import DeviceUnavailable, NativeCoreError, UsageError
 from gpumem.vocabulary import BlockState
 
@@ -366,23 +367,7 @@ def _heap_of(segments: Any, blocks: Any, position: int) -> LiveHeap:
 @functools.cache
 def load_core() -> ctypes.CDLL:
     """The native library with the allocator's prototypes set."""
-    path = abi.library_path()
-    try:
-        core = ctypes.CDLL(str(path))
-        core.gm_allocator_abi_hash.restype = c_char_p
-        found = core.gm_allocator_abi_hash().decode()
-    except (OSError, AttributeError) as error:
-        raise NativeCoreError(f"{path} cannot be loaded ({error}); install gpumem again.") from error
-    if found != ALLOCATOR_ABI_HASH:
-        raise NativeCoreError(
-            f"{path} was built from another version of gpumem (interface {found[:12]}, needed "
-            f"{ALLOCATOR_ABI_HASH[:12]}); install gpumem again."
-        )
-    for name, (result, arguments) in PROTOTYPES.items():
-        function = getattr(core, name)
-        function.restype = result
-        function.argtypes = arguments
-    return core
+    return open_interface(ctypes.CDLL, str(abi.library_path()), "gm_allocator_abi_hash", ALLOCATOR_ABI_HASH, PROTOTYPES)
 
 
 def require_ok(status: int) -> None:

@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Any
 
 from gpumem import abi
-from gpumem.errors import NativeCoreError
+from gpumem.abi.library import open_interface
 
 NVML_ABI_HASH = "4c4dddadb09f43c18e874a3a75d2cfd8c68ddf7f4f900f69840cc0c523109b2a"
 """SHA-256 of the gpumem_nvml.h that this module was written for."""
@@ -252,30 +252,10 @@ def _address(pointer: Any) -> int:
 
 @functools.cache
 def _core() -> ctypes.CDLL:
-    core = ctypes.CDLL(abi.loaded_path())
-    _set_prototypes(core)
-    return core
+    return open_interface(ctypes.CDLL, abi.loaded_path(), "gm_nvml_abi_hash", NVML_ABI_HASH, PROTOTYPES)
 
 
 @functools.cache
 def _core_with_gil() -> ctypes.PyDLL:
     """For calls that wait for nothing."""
-    core = ctypes.PyDLL(abi.loaded_path())
-    _set_prototypes(core)
-    return core
-
-
-def _set_prototypes(core: ctypes.CDLL) -> None:
-    try:
-        for name, (result, arguments) in PROTOTYPES.items():
-            function = getattr(core, name)
-            function.restype = result
-            function.argtypes = arguments
-        found = core.gm_nvml_abi_hash().decode()
-    except AttributeError as error:
-        raise NativeCoreError(f"{core._name} cannot be used ({error}); install gpumem again.") from error
-    if found != NVML_ABI_HASH:
-        raise NativeCoreError(
-            f"{core._name} was built from another version of gpumem (interface {found[:12]}, needed "
-            f"{NVML_ABI_HASH[:12]}); install gpumem again."
-        )
+    return open_interface(ctypes.PyDLL, abi.loaded_path(), "gm_nvml_abi_hash", NVML_ABI_HASH, PROTOTYPES)

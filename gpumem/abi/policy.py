@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_char_p, c_uint8, c_uint16, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_uint8, c_uint16, c_uint64, c_void_p
 from dataclasses import dataclass
 from enum import IntFlag
 from types import TracebackType
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpumem import abi
+from gpumem.abi.library import open_interface
 from gpumem.abi.policy_layout import (
     POLICY_ABI_HASH,
     PROTOTYPES,
@@ -349,23 +350,7 @@ def _blocks(heap: HeapColumns) -> CHeapBlocks:
 
 @functools.cache
 def load_core() -> ctypes.CDLL:
-    path = abi.library_path()
-    try:
-        core = ctypes.CDLL(str(path))
-        core.gm_policy_abi_hash.restype = c_char_p
-        found = core.gm_policy_abi_hash().decode()
-    except (OSError, AttributeError) as error:
-        raise NativeCoreError(f"{path} cannot be loaded ({error}); install gpumem again.") from error
-    if found != POLICY_ABI_HASH:
-        raise NativeCoreError(
-            f"{path} was built from another version of gpumem (interface {found[:12]}, needed {POLICY_ABI_HASH[:12]}); "
-            "install gpumem again."
-        )
-    for name, (result, arguments) in PROTOTYPES.items():
-        function = getattr(core, name)
-        function.restype = result
-        function.argtypes = arguments
-    return core
+    return open_interface(ctypes.CDLL, str(abi.library_path()), "gm_policy_abi_hash", POLICY_ABI_HASH, PROTOTYPES)
 
 
 def require_ok(status: int) -> None:

@@ -1,0 +1,39 @@
+"""Opening one interface of the native library: its prototypes set, its version held to what this package was made for.
+
+Owns: the two sentences for a library that cannot be used. Must not know: where it lies, what its functions do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from gpumem.errors import NativeCoreError
+
+Library = TypeVar("Library", bound=ctypes.CDLL)
+
+
+def open_interface(
+    kind: type[Library], path: str, hash_function: str, hash_needed: str, prototypes: Mapping[str, Any]
+) -> Library:
+    """The library as `kind` (which keeps the interpreter lock in its calls or not), ready for `prototypes`:
+    by name a result and its arguments. Raises NativeCoreError where it is not there, or built for another package.
+    """
+    try:
+        core = kind(path)
+        ask = getattr(core, hash_function)
+        ask.restype = ctypes.c_char_p
+        found = ask().decode()
+    except (OSError, AttributeError) as error:
+        raise NativeCoreError(f"{path} cannot be loaded ({error}); install gpumem again.") from error
+    if found != hash_needed:
+        raise NativeCoreError(
+            f"{path} was built from another version of gpumem (interface {found[:12]}, needed {hash_needed[:12]}); "
+            "install gpumem again."
+        )
+    for name, (result, arguments) in prototypes.items():
+        function = getattr(core, name)
+        function.restype = result
+        function.argtypes = arguments
+    return core

@@ -171,7 +171,7 @@ class Curves {
       add("driver", { event, time_ns }, symbols, "reserved", (at) => `${word[kind[at]]}: ${GM.bytes(bytes[at])}, ${GM.siteText(site[at])}`);
     }
     const ooms = this.view.ooms;
-    add("no memory", group(ooms), "x", "error", (at) => `out of memory: asked ${GM.bytes(ooms[at].requested_bytes)} with ${GM.bytes(ooms[at].free_bytes)} free on the card, ${GM.siteText(ooms[at].site)}`);
+    add("oom", group(ooms), "x", "error", (at) => `out of memory: asked ${GM.bytes(ooms[at].requested_bytes)} with ${GM.bytes(ooms[at].free_bytes)} free on the card, ${GM.siteText(ooms[at].site)}`);
     return rows;
   }
 

@@ -45,11 +45,12 @@ class Flame {
     const { parent, bytes } = this.nodes;
     const isNarrow = this.plot.clientWidth < 700;
     const colours = this.colours();
+    const ink = { size: 12, color: colours.map(inkOn) }; // plotly writes the outermost frame in the outside font
     const ids = Array.from(bytes, (_, at) => String(at));
     const data = {
       type: "icicle", level: String(this.level), ids, labels: ids.map((_, at) => GM.plotlyText(this.fitted(at, isNarrow))), parents: Array.from(parent, (at) => (at < 0 ? "" : String(at))),
       values: Array.from(bytes), branchvalues: "total", sort: false, hoverinfo: "none", textinfo: "label", tiling: { orientation: "v", pad: 1 },
-      marker: { colors: colours, line: { width: 1, color: GM.colour("line") } }, insidetextfont: { size: 12, color: colours.map(inkOn) }, pathbar: { visible: true, thickness: 22 }, leaf: { opacity: 1 },
+      marker: { colors: colours, line: { width: 1, color: GM.colour("line") } }, insidetextfont: ink, outsidetextfont: ink, pathbar: { visible: true, thickness: 22 }, leaf: { opacity: 1 },
     };
     const layout = {
       ...GM.plotlySize(this.plot, ROW_HEIGHT * (tree.depth + 1) + 40), margin: { l: 0, r: 0, t: 28, b: 4 }, paper_bgcolor: "rgba(0,0,0,0)",

@@ -21,8 +21,8 @@ Value = TypeVar("Value")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 MOMENTS = (
-    "start, end, peak (of allocated; peak:reserved, peak:active), oom (oom:2 the second), mark:NAME, step:N, event:N, "
-    "12.5s, 300ms or -2s (from the end)"
+    "start, end, peak (of allocated; peak:reserved, peak:active), oom (oom:2 the second), mark:NAME (mark:NAME:2 the "
+    "second), step:N, event:N, 12.5s, 300ms or -2s (from the end)"
 )
 
 

@@ -12,7 +12,7 @@ from enum import Enum
 from gpumem.analyses.explain_heap import HeapLedger, PinnedSegment
 from gpumem.analyses.ledger_parts import Component, ComponentName
 from gpumem.trace.model import Reading, Trace
-from gpumem.vocabulary import TraceSource
+from gpumem.vocabulary import EventIndex, TraceSource
 
 UNLISTED_BYTES_LEAST = 64 << 20
 """Used bytes of no process that are worth a sentence: the driver's own are some 10 MiB a context."""
@@ -52,6 +52,8 @@ class Finding:
     reason: str | None = None
     """In the words of NVML or of the recording."""
     moment: str | None = None
+    """In the grammar of `--at`."""
+    moment_event: EventIndex | None = None
     pinned: Sequence[PinnedSegment] = ()
     source: TraceSource | None = None
 
@@ -114,8 +116,8 @@ def _of_outside(by_name: dict[ComponentName, Component], unexplained_bytes: int 
     grown = by_name.get(ComponentName.OUTSIDE_ALLOCATOR)
     if grown is not None and grown.held_bytes >= GROWN_BYTES_LEAST:
         largest = max(grown.children, key=lambda one: one.held_bytes, default=None)
-        moment = None if largest is None else largest.moment
-        found.append(Finding(FindingCode.GROWN_OUTSIDE, grown.held_bytes, moment=moment))
+        moment, event = (None, None) if largest is None else (largest.moment, largest.moment_event)
+        found.append(Finding(FindingCode.GROWN_OUTSIDE, grown.held_bytes, moment=moment, moment_event=event))
     since = _bytes_of(by_name, ComponentName.CHANGE_AT_READING)
     if since:
         found.append(Finding(FindingCode.CHANGE_AT_READING, since))

@@ -15,8 +15,8 @@ import numpy as np
 from gpumem.analyses.ledger_parts import Component, ComponentName, Evidence
 from gpumem.analyses.readings import PlacedReading
 from gpumem.heap.instants import Instant
+from gpumem.heap.marks import name_marks
 from gpumem.trace.model import Mark, Trace
-from gpumem.vocabulary import MarkKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +60,27 @@ def _find_context_reading(placed: Sequence[PlacedReading]) -> int:
 
 def _split_changes(marks: Sequence[Mark], placed: Sequence[PlacedReading]) -> list[Component]:
     """The changes from reading to reading, summed by the first mark or step at or after the reading that shows them."""
-    ordered = sorted(marks, key=lambda mark: mark.event)
-    mark_events = np.array([mark.event for mark in ordered], np.int64)
+    named = sorted(zip(marks, name_marks(marks), strict=True), key=lambda one: one[0].event)
+    mark_events = np.array([mark.event for mark, _ in named], np.int64)
     sums: dict[int, int] = {}
     for before, after in pairwise(placed):
         change = after.outside_bytes - before.outside_bytes
         if change:
             at = int(np.searchsorted(mark_events, after.reading.event, side="left"))
             sums[at] = sums.get(at, 0) + change
-    return [
-        Component(
-            ComponentName.OUTSIDE_ALLOCATOR,
-            change,
-            Evidence.DIFFERENCE,
-            moment=_moment_of(ordered[at]) if at < len(ordered) else None,
-            after=_moment_of(ordered[at - 1]) if at else None,
-        )
-        for at, change in sorted(sums.items())
-        if change
-    ]
+    return [_change(named, at, change) for at, change in sorted(sums.items()) if change]
 
 
-def _moment_of(mark: Mark) -> str:
-    return f"step:{mark.step}" if mark.kind is MarkKind.STEP else f"mark:{mark.name}"
+def _change(named: Sequence[tuple[Mark, str]], at: int, change: int) -> Component:
+    """A change that was there by the mark at this position, or came after the last."""
+    by = named[at] if at < len(named) else None
+    after = named[at - 1] if at else None
+    naming = by or after
+    return Component(
+        ComponentName.OUTSIDE_ALLOCATOR,
+        change,
+        Evidence.DIFFERENCE,
+        moment=None if by is None else by[1],
+        after=None if after is None else after[1],
+        moment_event=None if naming is None else naming[0].event,
+    )

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from gpumem.vocabulary import EventIndex
+
 
 class Evidence(Enum):
     """How a figure is known."""
@@ -61,6 +63,8 @@ class Component:
     """Of a part of OUTSIDE_ALLOCATOR: the mark or step by which it was there, in the grammar of `--at`."""
     after: str | None = None
     """The mark or step before that."""
+    moment_event: EventIndex | None = None
+    """The event of `moment`, without one of `after`."""
     block_count: int | None = None
 
     def leaves(self) -> Iterator[Component]:

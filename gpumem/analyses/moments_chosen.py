@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpumem.heap.instants import Instant, time_of
+from gpumem.heap.marks import name_marks
 from gpumem.heap.scan import BEFORE_EVENTS, DeviceScan
 from gpumem.trace.model import Mark, Trace
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, MarkKind
@@ -32,13 +33,14 @@ def choose_moments(trace: Trace, scan: DeviceScan) -> list[NamedInstant]:
     named: dict[EventIndex, list[str]] = {}
     for name, event in _certain(trace, scan):
         named.setdefault(event, []).append(name)
-    marks = [mark for mark in trace.marks if mark.kind is MarkKind.MARK]
-    steps = [mark for mark in trace.marks if mark.kind is MarkKind.STEP and mark.step is not None]
+    by_name = list(zip(trace.marks, name_marks(trace.marks), strict=True))
+    marks = [one for one in by_name if one[0].kind is MarkKind.MARK]
+    steps = [one for one in by_name if one[0].kind is MarkKind.STEP and one[0].step is not None]
     free = MOMENTS_MAX - len(named)
     chosen = _evenly(marks, max(free - len(steps), free // 2))
     chosen += _evenly(steps, free - len(chosen))
-    for mark in chosen:
-        named.setdefault(mark.event, []).append(_mark_name(mark))
+    for mark, name in chosen:
+        named.setdefault(mark.event, []).append(name)
     return [NamedInstant(names, Instant(event, time_of(trace, event))) for event, names in sorted(named.items())]
 
 
@@ -64,14 +66,10 @@ def _first_alloc(trace: Trace, device: DeviceOrdinal) -> EventIndex | None:
     return None
 
 
-def _evenly(marks: Sequence[Mark], count: int) -> list[Mark]:
+def _evenly(marks: Sequence[tuple[Mark, str]], count: int) -> list[tuple[Mark, str]]:
     if len(marks) <= count:
         return list(marks)
     if count <= 0:
         return []
     rows = np.unique(np.linspace(0, len(marks) - 1, count).round().astype(int))
     return [marks[row] for row in rows.tolist()]
-
-
-def _mark_name(mark: Mark) -> str:
-    return f"step:{mark.step}" if mark.kind is MarkKind.STEP else f"mark:{mark.name}"

@@ -22,6 +22,7 @@ from gpumem.heap.levels import (
     read_in_pieces,
     sum_levels,
 )
+from gpumem.heap.marks import find_mark, find_numbered, list_marks
 from gpumem.trace.model import Mark, Trace
 from gpumem.trace.moments import (
     AtEvent,
@@ -35,10 +36,8 @@ from gpumem.trace.moments import (
     PeakOf,
     Start,
 )
-from gpumem.units import counted, format_duration
+from gpumem.units import format_duration
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, MarkKind
-
-NAMES_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +135,14 @@ def _find_oom(trace: Trace, ordinal: int, devices: Devices) -> EventIndex:
 
 
 def _find_mark(trace: Trace, name: str) -> Mark:
-    for mark in trace.marks:
-        if mark.name == name:
-            return mark
-    names = list(dict.fromkeys(mark.name for mark in trace.marks if mark.name))
-    has = f"it has: {_listed(names)}." if names else "it has no marks. " + _moments_of(trace)
+    mark = find_mark(trace.marks, name)
+    if mark is not None:
+        return mark
+    same, _ = find_numbered(trace.marks, name)
+    if same:
+        raise MomentUnknown(f"{trace.path.name} has no mark:{name}; it has {list_marks(same)}.")
+    names = list_marks(trace.marks)
+    has = f"it has: {names}." if names else "it has no marks. " + _moments_of(trace)
     raise MomentUnknown(f"{trace.path.name} has no mark '{name}'; {has}")
 
 
@@ -183,16 +185,10 @@ def _moments_of(trace: Trace) -> str:
     steps = [mark.step for mark in trace.marks if mark.kind is MarkKind.STEP and mark.step is not None]
     if steps:
         has.append(f"step:{min(steps)} to step:{max(steps)}")
-    names = list(dict.fromkeys(mark.name for mark in trace.marks if mark.kind is MarkKind.MARK))
+    names = list_marks([mark for mark in trace.marks if mark.kind is MarkKind.MARK])
     if names:
-        has.append(_listed(names))
+        has.append(names)
     if trace.event_count:
         has.append(f"event:0 to event:{trace.event_count - 1}")
     has.append(f"0s to {trace.meta.duration_ns / 10**9:.4g}s")
     return f"It has {', '.join(has)}."
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - NAMES_SHOWN
-    shown = ", ".join(f"mark:{name}" for name in names[:NAMES_SHOWN])
-    return shown + (f" and {counted(more, 'more mark')}" if more > 0 else "")

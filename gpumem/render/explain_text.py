@@ -11,11 +11,14 @@ from gpumem.analyses.explain_findings import Finding, FindingCode
 from gpumem.analyses.explain_heap import PinnedSegment
 from gpumem.analyses.ledger_parts import Component, ComponentName
 from gpumem.render.text import printable
+from gpumem.trace.moments import AtEvent, Start, format_moment
 from gpumem.units import counted, format_bytes
-from gpumem.vocabulary import TraceSource
+from gpumem.vocabulary import EventIndex, TraceSource
 
-NAME_CHARACTERS_MAX = 40
-"""Of a mark's name inside a sentence."""
+MOMENT_CHARACTERS_MAX = 40
+"""Of a moment inside a sentence."""
+MOMENT_CHARACTERS_LEAST = 10
+"""Less than that of a name tells nobody anything."""
 
 _LABELS = {
     ComponentName.CUDA_CONTEXT: "CUDA context",
@@ -40,13 +43,24 @@ _LABELS = {
 }
 
 
-def component_label(component: Component) -> str:
+def component_label(component: Component, characters_max: int) -> str:
     """The component's name as a reader sees it; a part of what came outside by the moment at which it was seen."""
-    if component.moment is not None:
-        return f"by {printable(component.moment)}"
-    if component.after is not None:
-        return f"after {printable(component.after)}"
+    for word, moment in (("by ", component.moment), ("after ", component.after)):
+        if moment is not None:
+            return word + moment_text(moment, component.moment_event, characters_max - len(word))
     return _LABELS[component.name]
+
+
+def moment_text(moment: str, event: EventIndex | None, characters_max: int) -> str:
+    """The moment as `--at` takes it; where that cannot be shown whole, by its event, and as much as fits."""
+    shown = printable(moment)
+    if event is None or (shown == moment and len(moment) <= characters_max):
+        return shown
+    exact = format_moment(Start() if event < 0 else AtEvent(event))
+    room = characters_max - len(exact) - 2
+    if room < MOMENT_CHARACTERS_LEAST:
+        return exact
+    return f"{exact}, {shown if len(shown) <= room else shown[: room - 3] + '...'}"
 
 
 def component_name(component: Component) -> str:
@@ -102,12 +116,6 @@ _PLAIN = {
 }
 
 
-def _short(name: str) -> str:
-    """A mark's name inside a sentence: what is longer than a few words is cut."""
-    shown = printable(name)
-    return shown if len(shown) <= NAME_CHARACTERS_MAX else shown[: NAME_CHARACTERS_MAX - 3] + "..."
-
-
 def _held(finding: Finding) -> str:
     return "" if finding.held_bytes is None else format_bytes(finding.held_bytes)
 
@@ -132,7 +140,9 @@ def _workspaces(finding: Finding) -> str:
 
 
 def _grown_outside(finding: Finding) -> str:
-    most = "" if finding.moment is None else f", most of it by {_short(finding.moment)}"
+    most = ""
+    if finding.moment is not None:
+        most = f", most of it by {moment_text(finding.moment, finding.moment_event, MOMENT_CHARACTERS_MAX)}"
     return (
         f"{_held(finding)} came outside the allocator after the context{most}: kernels that load at their first use, "
         "and memory that libraries (cuBLAS, cuDNN, NCCL) take themselves. It stays, and is no leak unless it goes on "

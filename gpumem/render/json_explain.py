@@ -15,6 +15,8 @@ from gpumem.render.explain_text import component_label, component_name, finding_
 from gpumem.render.json_parts import Json, document, frame
 from gpumem.trace.model import Reading
 
+_LABEL_CHARACTERS_MAX = 120
+
 _NO_LEDGER: Mapping[str, Json] = {
     "process_bytes": None,
     "components": [],
@@ -70,7 +72,7 @@ def _components(components: Sequence[Component]) -> list[Json]:
     return [
         {
             "name": component_name(one),
-            "label": component_label(one),
+            "label": component_label(one, _LABEL_CHARACTERS_MAX),
             "bytes": one.held_bytes,
             "evidence": one.evidence.value,
             "blocks": one.block_count,

@@ -1,6 +1,7 @@
 """The grammar of moments: how a person names a point in a trace.
 
-    start  end  peak  peak:reserved  peak:active  oom  oom:2  mark:NAME  step:N  event:1200  12.5s  300ms  -2s
+    start  end  peak  peak:reserved  peak:active  oom  oom:2  mark:NAME  mark:NAME:2  step:N
+    event:1200  12.5s  300ms  -2s
 
 Owns: text -> Moment and back. Must not know: which event of a given trace a moment is (heap/instants.py).
 The state at a moment is the one after its event; times count from the recording's start, negative ones from its end.
@@ -15,7 +16,10 @@ from enum import Enum
 
 from gpumem.errors import MomentUnknown
 
-GRAMMAR = "start, end, peak, peak:reserved, peak:active, oom, oom:2, mark:NAME, step:N, event:N, 12.5s, 300ms, -2s"
+GRAMMAR = (
+    "start, end, peak, peak:reserved, peak:active, oom, oom:2, mark:NAME, mark:NAME:2, step:N, event:N, 12.5s, 300ms, "
+    "-2s"
+)
 
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3}
 _TIME = re.compile(r"(-?)(\d+(?:\.\d*)?|\.\d+)(s|ms|us)\Z")
@@ -56,7 +60,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class AtMark:
-    """The first mark of this name."""
+    """The first mark of this name; where there is none and it ends in `:N`, the N-th of the name before."""
 
     name: str
 

@@ -19,7 +19,7 @@ from gpumem.analyses.page_canvases import ListedStack, PageCanvases
 from gpumem.analyses.page_sites import PageSites
 from gpumem.heap.figures import HeapFigures
 from gpumem.render.explain_text import component_label
-from gpumem.render.html.markup import foreign
+from gpumem.render.html.markup import TEXT_CHARACTERS_MAX, foreign
 from gpumem.render.html.payload import Payload
 from gpumem.render.json_parts import Json
 
@@ -158,7 +158,7 @@ def _ledger(ledger: Ledger) -> Json:
 
 
 def _rows(component: Component, depth: int) -> Iterator[Json]:
-    label = foreign(component_label(component))
+    label = component_label(component, TEXT_CHARACTERS_MAX)
     yield {"label": label, "bytes": component.held_bytes, "evidence": component.evidence.value, "depth": depth}
     for child in component.children:
         yield from _rows(child, depth + 1)

@@ -11,7 +11,7 @@ from gpumem.analyses.explain import Ledger
 from gpumem.analyses.ledger_parts import Component, Evidence
 from gpumem.analyses.page import PageFindings
 from gpumem.render.explain_text import component_label, finding_text, pinned_text
-from gpumem.render.html.markup import NOTHING, Html, foreign, tag
+from gpumem.render.html.markup import NOTHING, TEXT_CHARACTERS_MAX, Html, tag
 from gpumem.render.html.verdict import site_name
 from gpumem.render.text import instant_text
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
@@ -74,7 +74,13 @@ _Row = tuple[str, int, int, Evidence, int]
 def _rows(components: Sequence[Component], depth: int, begin: int) -> Iterator[_Row]:
     for component in components:
         blocks = "" if component.block_count is None else f" ({counted(component.block_count, 'block')})"
-        yield component_label(component) + blocks, depth, component.held_bytes, component.evidence, begin
+        yield (
+            component_label(component, TEXT_CHARACTERS_MAX) + blocks,
+            depth,
+            component.held_bytes,
+            component.evidence,
+            begin,
+        )
         largest = sorted(component.children, key=lambda child: -abs(child.held_bytes))[:CHILDREN_SHOWN]
         shown = [child for child in component.children if child in largest]
         yield from _rows(shown, depth + 1, begin)
@@ -99,7 +105,7 @@ def _table(name: str, whole: int, rows: Sequence[_Row]) -> Html:
             "tr",
             tag(
                 "td",
-                foreign(label),
+                label,
                 tag("span", _known_by(evidence), class_="where narrow-only"),
                 style=f"padding-left:{0.6 + 1.1 * depth:.1f}rem",
             ),

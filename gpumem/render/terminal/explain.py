@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from gpumem.analyses.explain import Explanation, Ledger
@@ -28,6 +29,7 @@ _BAR_WIDTH_LEAST = 8
 _CHANGES_SHOWN = 6
 _PINNED_SHOWN = 3
 _REST = "rest"
+_INDENT = "  "
 
 
 def render_explanation(explanation: Explanation, page: Page) -> Text:
@@ -164,7 +166,14 @@ def _header(name: str, whole: int, share: str, page: Page) -> Text:
 def _rows(components: Sequence[Component], begin_bytes: int, depth: int = 0) -> Iterator[_Row]:
     """A row for each component and its parts; of many changes outside the allocator the largest."""
     for one in components:
-        yield _Row(component_label(one), depth, one.held_bytes, one.evidence, begin_bytes, bool(one.children))
+        yield _Row(
+            _label(one, _LABEL_WIDTH - 1 - len(_INDENT) * depth),
+            depth,
+            one.held_bytes,
+            one.evidence,
+            begin_bytes,
+            bool(one.children),
+        )
         shown, left_out = one.children, 0
         if one.name is ComponentName.OUTSIDE_ALLOCATOR and len(one.children) > _CHANGES_SHOWN:
             largest = sorted(one.children, key=lambda child: -abs(child.held_bytes))[: _CHANGES_SHOWN - 1]
@@ -178,8 +187,18 @@ def _rows(components: Sequence[Component], begin_bytes: int, depth: int = 0) -> 
         begin_bytes += one.held_bytes
 
 
+def _label(component: Component, width: int) -> str:
+    """The component's label in so many cells, of which some characters take two."""
+    label = component_label(component, width)
+    for room in range(width - 1, 0, -1):
+        if cell_len(label) <= width:
+            break
+        label = component_label(component, room)
+    return label
+
+
 def _row_line(row: _Row, whole: int, page: Page) -> Text:
-    label = theme.shorten("  " * row.depth + row.label, _LABEL_WIDTH - 1, page.glyphs.ellipsis)
+    label = theme.shorten(_INDENT * row.depth + row.label, _LABEL_WIDTH - 1, page.glyphs.ellipsis)
     line = Text(fit_left(label, _LABEL_WIDTH))
     line.append(fit_right(format_bytes(row.held_bytes), _BYTES_WIDTH), style="" if row.is_parent else theme.FIGURE)
     line.append(fit_right(format_share(row.held_bytes, whole), _SHARE_WIDTH))

@@ -224,6 +224,19 @@ def test_growth_after_the_last_mark_is_told_from_the_growth_before() -> None:
     assert found["outside_allocator"] == 90 * MiB
 
 
+def test_growth_by_marks_of_one_name_is_named_by_the_very_mark() -> None:
+    builder = TraceBuilder(block_bytes_known=True).mark("loss")
+    lay(builder, 518, 0).segment(2 * MiB).alloc("a", 100).mark("loss")
+    lay(builder, 610, 2).mark("loss")
+    trace = lay(builder, 670, 2).mark("loss").build()
+    (grown,) = [one for one in ledger_of(trace).components if one.name is ComponentName.OUTSIDE_ALLOCATOR]
+    named = [(one.moment, one.moment_event, one.held_bytes) for one in grown.children]
+    assert named == [("mark:loss:2", 3, 92 * MiB), ("mark:loss:3", 4, 60 * MiB)]
+    for name, event, _ in named:
+        assert name is not None
+        assert find_instant(trace, parse_moment(name)).event == event
+
+
 def test_context_on_a_device_without_allocations_is_a_finding() -> None:
     builder = TraceBuilder().on(device=1).segment(2 * MiB).alloc("a", 100)
     lay(builder, 518, 2).on(device=0)

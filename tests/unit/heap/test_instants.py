@@ -29,6 +29,7 @@ def sample() -> Trace:
         ("oom", 9, 10),
         ("oom:2", 11, 12),
         ("mark:loaded", 2, 3),
+        ("mark:loaded:2", 10, 11),
         ("step:1", 13, 14),
         ("event:6", 6, 7),
         ("4ms", 3, 4),
@@ -45,7 +46,7 @@ def test_moment_is_found(text: str, event: int, time_ms: float) -> None:
     ("text", "sentence"),
     [
         ("oom:3", r"train.4711.gpumem has no oom:3; it has 2: oom to oom:2\."),
-        ("mark:lost", r"has no mark 'lost'; it has: mark:loaded\."),
+        ("mark:lost", r"has no mark 'lost'; it has: mark:loaded to mark:loaded:2\."),
         ("step:2", r"has no step:2; it has step:0 to step:1\."),
         ("event:99", r"has no event:99; its events are event:0 to event:14\."),
         ("21ms", r"lasts 20.0 ms; name a time from 0s to 0.02s"),

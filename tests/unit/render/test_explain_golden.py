@@ -12,6 +12,7 @@ from rich.text import Text
 
 from explained_traces import explained_trace, lay, read
 from gpumem.analyses.explain import find_explanation
+from gpumem.heap.instants import find_instant
 from gpumem.render.json_explain import render_explanation as render_json
 from gpumem.render.terminal.explain import render_explanation
 from gpumem.render.terminal.theme import ASCII, UNICODE, Page
@@ -90,6 +91,16 @@ def test_json_closes_and_names_moments_as_at_takes_them() -> None:
     ]
     pinned = next(one for one in document["findings"] if one["code"] == "gaps_pinned")
     assert pinned["segments"][0]["site"] == {"file": "/home/anna/train.py", "line": 31, "function": "load"}
+
+
+@pytest.mark.parametrize("name", ["evaluation of the second epoch", "a\tb", "\u6a21\u578b" * 8])
+def test_label_that_cannot_be_shown_whole_begins_with_its_event(name: str) -> None:
+    builder = TraceBuilder(block_bytes_known=True).mark("start")
+    trace = lay(lay(builder, 518, 0).segment(2 * MiB).mark(name), 600, 2).build()
+    text = render_explanation(find_explanation(trace, parse_moment("end")), PAGES["80"]).plain
+    (label,) = [line.strip() for line in text.splitlines() if line.strip().startswith("by ")]
+    moment = label.removeprefix("by ").split(",")[0]
+    assert find_instant(trace, parse_moment(moment)).event == trace.marks[1].event
 
 
 def test_json_of_a_trace_without_nvml_has_null_and_a_sentence() -> None:

@@ -3,14 +3,15 @@
 Owns: cutting segments into cells and merging small ones. Must not know: sites, JSON, pixels. numpy, no loop per block.
 
 A run merges neighbours of one state, smaller than a threshold that is doubled until the cells are few enough; where
-that does not do, neighbours of any state (MIXED). Sums are those of what was merged: nothing is left out.
+that does not do, neighbours of any state (MIXED), and where requests do not touch, with what lies between them. Sums
+are those of what was merged: nothing is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
+from enum import Enum, IntEnum, auto
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from gpumem.heap.segments import Segment
 Integers = npt.NDArray[np.int64]
 NO_EVENT = -2
 ROUND_BYTES = 512
+_BOUNDLESS = 1 << 62
 
 
 class CellState(IntEnum):
@@ -33,7 +35,7 @@ class CellState(IntEnum):
     """Idle bytes that could not go back to the driver."""
     RELEASABLE = 3
     MIXED = 4
-    """Small blocks and holes together."""
+    """Small blocks and holes together; of a trace that does not know blocks, requests and what lies between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Cells:
     state: Integers
     """CellState."""
     allocated_bytes: Integers
-    """Of these bytes, those allocated."""
+    """Of these bytes, those allocated; of a trace that does not know them, those requested."""
     block_count: Integers
     """Blocks in use in it: 1 for a block, 0 for a hole."""
     stack: Integers
@@ -97,20 +99,32 @@ def cut_requests(segments: Sequence[Segment], blocks: LiveTable) -> Cells:
 
 
 def merge_cells(cells: Cells, count_max: int) -> Cells:
-    """The cells with small neighbours merged into runs, as few merged as bring them to `count_max`."""
+    """The cells with small neighbours merged into runs, as few merged as bring them to `count_max`.
+
+    Segments bound runs: there are never fewer cells than segments with any.
+    """
     if len(cells) <= count_max:
         return cells
-    largest = int(cells.cell_bytes.max())
-    for ignored in (False, True):
-        bytes_max = ROUND_BYTES
-        while True:
-            run = _runs(cells, bytes_max, any_state=ignored)
-            if run[-1] < count_max:
-                return _merged(cells, run)
-            if bytes_max > largest:
-                break
-            bytes_max *= 2
+    for reach in _Reach:
+        if _runs(cells, _BOUNDLESS, reach)[-1] < count_max:
+            break
+    else:
+        return _merged(cells, _runs(cells, _BOUNDLESS, _Reach.SEGMENT))
+    bytes_max = ROUND_BYTES
+    while (run := _runs(cells, bytes_max, reach))[-1] >= count_max:
+        bytes_max *= 2
     return _merged(cells, run)
+
+
+class _Reach(Enum):
+    """Which neighbours become one run, the first that does being taken."""
+
+    STATE = auto()
+    """Those that touch and are of one state."""
+    TOUCH = auto()
+    """Those that touch."""
+    SEGMENT = auto()
+    """All in a segment: what no cell covers, as where requests alone are known, becomes part of the run."""
 
 
 def _block_cells(segment: Integers, offset: Integers, block_bytes: Integers, blocks: LiveTable) -> Cells:
@@ -161,12 +175,13 @@ def _with_pinning(cells: Cells) -> Cells:
     return replace(cells, is_pinning=beside & (cells.block_count > 0))
 
 
-def _runs(cells: Cells, bytes_max: int, *, any_state: bool) -> npt.NDArray[np.intp]:
-    """The number of each cell's run: a cell of `bytes_max` or more is one of its own."""
+def _runs(cells: Cells, bytes_max: int, reach: _Reach) -> npt.NDArray[np.intp]:
+    """The number of each cell's run: a cell of `bytes_max` or more is one of its own, and so is a distance."""
     is_small = cells.cell_bytes < bytes_max
     is_merged = is_small[1:] & is_small[:-1] & (np.diff(cells.segment) == 0)
-    is_merged &= cells.offset[1:] == (cells.offset + cells.cell_bytes)[:-1]
-    if not any_state:
+    between_bytes = cells.offset[1:] - (cells.offset + cells.cell_bytes)[:-1]
+    is_merged &= between_bytes < bytes_max if reach is _Reach.SEGMENT else between_bytes == 0
+    if reach is _Reach.STATE:
         is_merged &= np.diff(cells.state) == 0
     return np.concatenate([[0], np.cumsum(~is_merged)])
 
@@ -175,12 +190,15 @@ def _merged(cells: Cells, run: npt.NDArray[np.intp]) -> Cells:
     first = np.flatnonzero(np.diff(run, prepend=-1))
     in_use_bytes = np.where(cells.block_count > 0, cells.cell_bytes, 0)
     largest = np.lexsort((-in_use_bytes, run))[first]  # the first of each run when its largest block comes first
+    last = np.append(first[1:], len(cells)) - 1
+    span_bytes = (cells.offset + cells.cell_bytes)[last] - cells.offset[first]
     state_min = np.minimum.reduceat(cells.state, first)
     is_mixed = state_min != np.maximum.reduceat(cells.state, first)
+    is_mixed |= span_bytes != np.add.reduceat(cells.cell_bytes, first)
     return Cells(
         segment=cells.segment[first],
         offset=cells.offset[first],
-        cell_bytes=np.add.reduceat(cells.cell_bytes, first),
+        cell_bytes=span_bytes,
         state=np.where(is_mixed, CellState.MIXED, state_min),
         allocated_bytes=np.add.reduceat(cells.allocated_bytes, first),
         block_count=np.add.reduceat(cells.block_count, first),

@@ -153,6 +153,21 @@ def test_neighbours_of_one_state_are_merged_before_any_others() -> None:
     assert merged.block_count.tolist() == [3, 0, 1]
 
 
+def test_requests_that_do_not_touch_are_merged_with_what_lies_between() -> None:
+    builder = TraceBuilder(block_bytes_known=False).segment(20 * MiB).segment(2 * MiB)
+    for number in range(200):
+        builder.alloc(f"b{number}", 4 * KiB - 100)
+    for number in range(60, 180):
+        builder.free(f"b{number}")
+    end = moment_named(moments_of(builder.build(), DEVICE, cells_max=20), "end")
+    assert end.merged_count == 80
+    assert len(end.cells) == 2
+    assert end.cells.state.tolist() == [CellState.MIXED] * 2
+    assert end.cells.block_count.tolist() == [60, 20]
+    assert end.cells.allocated_bytes.tolist() == [60 * (4 * KiB - 100), 20 * (4 * KiB - 100)]
+    assert end.cells.cell_bytes.tolist() == [60 * 4 * KiB - 100, 20 * 4 * KiB - 100]
+
+
 @settings(max_examples=80, deadline=None)
 @given(traces(), st.integers(1, 8))
 def test_cells_tile_the_segments_of_every_moment(case: tuple[Trace, int, bool], cells_max: int) -> None:
@@ -167,3 +182,6 @@ def test_cells_tile_the_segments_of_every_moment(case: tuple[Trace, int, bool], 
             assert list(sizes) == [segment.segment_bytes for segment in one.segments]
             assert one.figures is not None
             assert int(one.cells.allocated_bytes.sum()) == one.figures.allocated_bytes
+        else:
+            assert len(one.cells) <= max(len(one.segments), cells_max * 10 // len(found.moments))
+            assert one.unplaced_bytes + int(one.cells.allocated_bytes.sum()) == one.requested_bytes

@@ -266,7 +266,7 @@ class HeapFigure {
     const [state, count] = [cells.state[cell], cells.block_count[cell]];
     const runs = count > 1 ? ` in ${GM.counted(count, "block")}` : "";
     const lines = [GM.make("b", { text: `${GM.bytes(cells.cell_bytes[cell])}${runs}, ${STATE_TEXT[state]}` })];
-    if (state === MIXED) lines.push(`${GM.bytes(cells.allocated_bytes[cell])} of it allocated`);
+    if (state === MIXED) lines.push(`${GM.bytes(cells.allocated_bytes[cell])} of it ${this.heap.basis === "allocated" ? "allocated" : "requested"}`);
     if (cells.is_pinning[cell]) lines.push("beside a gap: while this lives, the gap cannot go back");
     if (count === 1) lines.push(cells.event[cell] < 0 ? "made before the recording" : `made by event ${GM.count(cells.event[cell])}`);
     lines.push(segment);

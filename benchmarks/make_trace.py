@@ -1,10 +1,13 @@
 """Makes a large trace of a recorded one: its balanced pairs again and again, for measuring readers and reports.
 
     python benchmarks/make_trace.py [--sample train.gpumem] [--events 10000000] -o large.gpumem
+    python benchmarks/make_trace.py --events 200000 --live-stacks 30000 -o stacks.gpumem
 
 The sample comes first, whole. Then its balanced pairs are repeated (allocations freed within the sample, whose place
 nothing lives in at its end) until there are enough events: times shifted on, every eighth repetition with other sizes,
-the end of a step after each. Without a sample, training steps of about 3,000 events and 600 stacks are made up.
+the end of a step after each. Without a sample, training steps of about 3,000 events and 600 stacks are made up; with
+--live-stacks as many more, each of which allocates one block that is never freed. Those of two traces are the same as
+far as both have them.
 """
 
 from __future__ import annotations
@@ -38,9 +41,11 @@ from gpumem.trace.stack_links import link_stacks
 from gpumem.vocabulary import NO_DEVICE, EventIndex, EventKind, MarkKind, TraceSource
 
 Columns = dict[str, Column]
+Rows = npt.NDArray[np.int64]
 OTHER_SIZES_EVERY = 8
 STEP_EVENTS = 3000
 STACKS = 600
+FRAMES = 2000
 SEGMENT_BYTES = 20 << 20
 
 
@@ -137,9 +142,9 @@ def find_balanced_pairs(columns: Columns) -> Columns:
     return {name: column[kept] for name, column in columns.items()}
 
 
-def make_sample(step_count: int = 4) -> Trace:
+def make_sample(step_count: int = 4, live_stacks: int = 0) -> Trace:
     """Training steps made up: balanced, with sizes, stacks and gaps in time as training has them."""
-    random = np.random.default_rng(11)
+    random, random_live = np.random.default_rng(11), np.random.default_rng(12)
     columns = {name: [] for name in EVENT_COLUMNS}  # type: dict[str, list[int]]
     heap = _Heap(columns)
     sizes = np.sort(random.integers(1, 3000, 150) * 512 + random.integers(0, 512, 150))
@@ -148,6 +153,8 @@ def make_sample(step_count: int = 4) -> Trace:
     )
     for _ in range(200):
         heap.alloc(int(random.choice(sizes)) * 4, 1)  # parameters, never freed
+    for number, size in enumerate(random_live.choice(sizes, live_stacks).tolist()):
+        heap.alloc(size, STACKS + 1 + number)
     for step in range(step_count):
         waiting: list[int] = []
         for request, stack in calls:
@@ -162,7 +169,8 @@ def make_sample(step_count: int = 4) -> Trace:
     arrays: Columns = {name: np.array(values, EVENT_COLUMNS[name]) for name, values in columns.items()}
     steps = np.flatnonzero(arrays["kind"] == EventKind.STEP)
     marks = [Mark(MarkKind.STEP, "", n, EventIndex(int(e)), int(arrays["time_ns"][e])) for n, e in enumerate(steps)]
-    return _as_trace(arrays, marks, random)
+    frames = [*_frames_of_stacks(random, STACKS), *_frames_of_stacks(random_live, live_stacks)]
+    return _as_trace(arrays, marks, frames)
 
 
 class _Heap:
@@ -202,15 +210,18 @@ class _Heap:
             column.append(values.get(name, 0))
 
 
-def _as_trace(columns: Columns, marks: list[Mark], random: np.random.Generator) -> Trace:
-    frame_count = 2000
-    depths = random.integers(20, 41, STACKS)
-    flat: list[npt.NDArray[np.int64]] = []
-    for depth in depths:  # outer frames are few, inner ones many, as in programs
+def _frames_of_stacks(random: np.random.Generator, count: int) -> list[Rows]:
+    """The frames of `count` stacks, innermost first."""
+    stacks = []
+    for depth in random.integers(20, 41, count):  # outer frames are few, inner ones many, as in programs
         level = np.arange(depth)[::-1]
-        flat.append(np.minimum(1 + level * 8 + random.integers(0, 1 + level // 4), frame_count - 1))
-    files = ["", *(f"/home/anna/train/module_{n % 40}.py" for n in range(1, frame_count))]
-    lines = np.arange(frame_count, dtype=np.uint32) % 700
+        stacks.append(np.minimum(1 + level * 8 + random.integers(0, 1 + level // 4), FRAMES - 1))
+    return stacks
+
+
+def _as_trace(columns: Columns, marks: list[Mark], stacks: Sequence[Rows]) -> Trace:
+    files = ["", *(f"/home/anna/train/module_{n % 40}.py" for n in range(1, FRAMES))]
+    lines = np.arange(FRAMES, dtype=np.uint32) % 700
     device = DeviceFacts(0, uuid="GPU-0", nvml_index=0, name="made up", capacity_bytes=80 << 30)
     return Trace(
         path=Path("sample.gpumem"),
@@ -218,8 +229,8 @@ def _as_trace(columns: Columns, marks: list[Mark], random: np.random.Generator) 
             source=TraceSource.NATIVE, program="train.py", devices=(device,), duration_ns=int(columns["time_ns"].max())
         ),
         events=ColumnEvents(columns),
-        frames=FrameTable(files, lines, ["", *(f"function_{n}" for n in range(1, frame_count))]),
-        stacks=link_stacks(np.concatenate(flat).astype(np.uint32), depths.astype(np.int64)),
+        frames=FrameTable(files, lines, ["", *(f"function_{n}" for n in range(1, FRAMES))]),
+        stacks=link_stacks(np.concatenate(stacks).astype(np.uint32), np.array([len(one) for one in stacks])),
         scopes=ScopeTable(np.zeros(1, np.uint32), [""]),
         streams=[StreamRow(0, 0, 0), StreamRow(1, 0, 0)],
         pools=[PoolRow(0, 0, 0)],
@@ -231,10 +242,12 @@ def _as_trace(columns: Columns, marks: list[Mark], random: np.random.Generator) 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make a large trace of a sample.")
     parser.add_argument("--sample", type=Path, help="a .gpumem; made up without it")
+    parser.add_argument("--live-stacks", type=int, default=0, help="stacks more, of one block each, where made up")
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
-    trace = make_large_trace(open_trace(options.sample) if options.sample else make_sample(), options.events)
+    sample = open_trace(options.sample) if options.sample else make_sample(live_stacks=options.live_stacks)
+    trace = make_large_trace(sample, options.events)
     write_trace(trace, options.output, force=True)
     file_bytes = options.output.stat().st_size
     print(f"{options.output}: {trace.event_count:,} events, {file_bytes / trace.event_count:.2f} bytes an event")

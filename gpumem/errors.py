@@ -10,6 +10,7 @@
         TraceForeign            not a trace of any known kind
         TraceTruncated          cut off or damaged
         TraceVersionUnsupported
+        AllocatorNotRecorded    the trace holds no events of an allocator
         OutputUnwritable
           JournalUnmappable     a journal needs a file system that maps and reserves files
       TrackerUnavailable        exit 3: PyTorch's own allocator cannot be recorded here
@@ -78,6 +79,10 @@ class TraceTruncated(InputError):
 
 class TraceVersionUnsupported(InputError):
     """The file was written in a format version this gpumem does not read."""
+
+
+class AllocatorNotRecorded(InputError):
+    """The trace holds no events of an allocator, and an answer needs them."""
 
 
 class OutputUnwritable(InputError):

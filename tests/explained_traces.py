@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpumem.trace.model import Trace
+from gpumem.vocabulary import TraceSource
 from trace_builder import GiB, MiB, TraceBuilder
 
 CARD_BYTES = 143_771 * MiB
@@ -55,3 +56,10 @@ def explained_trace(*, block_bytes_known: bool = True, **meta: Any) -> Trace:
     builder.on(pool=(1, 0)).segment(20 * MiB).alloc("captured", 5 * MiB, stack=LINEAR).on().mark("settled")
     lay(builder, 676, 54 + 1024 + 64 + 20)
     return builder.wait(10**9).build()
+
+
+def unrecorded_trace() -> Trace:
+    """A process of which NVML's readings and marks are all there is; it gave back most of what it held."""
+    builder = TraceBuilder(source=TraceSource.NONE, notes=("The program did not import torch.",)).mark("start")
+    lay(builder, 600, 0).wait(10**9).mark("trained")
+    return lay(lay(builder, 9000, 0).wait(10**9).mark("saved"), 800, 0).build()

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from gpumem.analyses.diff_findings import BeforeAfter, Change, DeviceDiff, GroupDiff, Held, TraceDiff
-from gpumem.vocabulary import DeviceOrdinal
+from gpumem.analyses.diff_findings import BeforeAfter, Change, ComparedSide, DeviceDiff, GroupDiff, Held, TraceDiff
+from gpumem.errors import AllocatorNotRecorded
+from gpumem.vocabulary import DeviceOrdinal, TraceSource
 
 _LEADING_SHARE = 0.5
 """The share of all that changed from which a site is what matters."""
@@ -27,6 +28,8 @@ _FACTOR_TOLERANCE = 0.01
 class HeadlineKind(Enum):
     """What kind of change it is."""
 
+    UNRECORDED = "unrecorded"
+    """Of a side no allocator was recorded, so what it held is not known."""
     EMPTY = "empty"
     """Nothing is held on either side."""
     NOTHING = "nothing"
@@ -80,6 +83,8 @@ class Headline:
     is_scattered: bool
     """Whether many sites changed and none is a tenth of all that did."""
     factor: CommonFactor | None
+    is_before_unrecorded: bool
+    is_after_unrecorded: bool
     other_devices: Sequence[DeviceOrdinal]
     """Those on which something changed too."""
     held_bytes: int
@@ -123,7 +128,7 @@ def find_headline(diff: TraceDiff) -> Headline:
     held = sum(one.held_bytes.after or 0 for one in diff.devices)
     stacks = [one for each in diff.devices for one in each.by_stack]
     return Headline(
-        kind=_kind(device, group, held),
+        kind=HeadlineKind.UNRECORDED if any(_unrecorded_sides(diff)) else _kind(device, group, held),
         device=device,
         group=group,
         figure=None if device is None else _telling_figure(device),
@@ -136,6 +141,8 @@ def find_headline(diff: TraceDiff) -> Headline:
         are_strangers=_are_strangers(device),
         is_scattered=_is_scattered(device, sites),
         factor=None if device is None else _common_factor(device, sites),
+        is_before_unrecorded=_unrecorded_sides(diff)[0],
+        is_after_unrecorded=_unrecorded_sides(diff)[1],
         other_devices=sorted(one.device for one in changed[1:]),
         held_bytes=held,
         stack_count=sum(one.held is Held.LINES for one in stacks),
@@ -148,7 +155,11 @@ def check_growth(diff: TraceDiff, limit_bytes: int) -> GrowthCheck:
     """Each device's held bytes at the moments compared and the peak of its reserved bytes, held to `limit_bytes`.
 
     Where two moments of one trace are compared, or a peak is not known, the reserved bytes at the moments instead.
+    Raises AllocatorNotRecorded where a side's bytes are not known.
     """
+    for side, is_unrecorded in zip((diff.before, diff.after), _unrecorded_sides(diff), strict=True):
+        if is_unrecorded:
+            raise AllocatorNotRecorded(f"{side.path} holds no allocator's events, so growth cannot be checked with it.")
     growths: list[Growth] = []
     for device in diff.devices:
         has_peaks = not diff.is_one_trace and device.reserved_bytes_peak.delta is not None
@@ -167,6 +178,19 @@ def figure_of(device: DeviceDiff, figure: Figure) -> BeforeAfter:
         Figure.RESERVED_PEAK: device.reserved_bytes_peak,
         Figure.HELD_PEAK: device.held_bytes_peak,
     }[figure]
+
+
+def _unrecorded_sides(diff: TraceDiff) -> tuple[bool, bool]:
+    """Of which sides no allocator was recorded; a recording that was killed early may not say so itself."""
+
+    def is_unrecorded(side: ComparedSide, figures: Sequence[int | None]) -> bool:
+        return side.meta.source is TraceSource.NONE and not any(figures)
+
+    reserved = [device.reserved_bytes for device in diff.devices] + [device.held_bytes for device in diff.devices]
+    return (
+        is_unrecorded(diff.before, [one.before for one in reserved]),
+        is_unrecorded(diff.after, [one.after for one in reserved]),
+    )
 
 
 def _kind(device: DeviceDiff | None, group: GroupDiff | None, held_bytes: int) -> HeadlineKind:

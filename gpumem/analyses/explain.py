@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gpumem.analyses.explain_findings import Finding, find_findings
 from gpumem.analyses.explain_heap import CARRIED, HeapLedger, find_heap_ledger
-from gpumem.analyses.explain_outside import find_outside
+from gpumem.analyses.explain_outside import find_outside, find_process_memory
 from gpumem.analyses.ledger_parts import (
     Component,
     ComponentName,
@@ -43,8 +43,8 @@ class Ledger:
     instant: Instant
     reading: Reading | None
     """The reading that the figures are from."""
-    reserved_bytes: int
-    """What the allocator held at the moment."""
+    reserved_bytes: int | None
+    """What the allocator held at the moment; None where none was recorded."""
     process_bytes: int | None
     missing_reason: str | None
     """Why there is no process figure; None where there is one, or where no reason is recorded."""
@@ -69,7 +69,7 @@ class Ledger:
     @property
     def outside_bytes(self) -> int | None:
         """What the process holds outside its allocator, as far as the components tell; None without a figure."""
-        if self.process_bytes is None:
+        if self.process_bytes is None or self.reserved_bytes is None:
             return None
         named = (ComponentName.CUDA_CONTEXT, ComponentName.OUTSIDE_ALLOCATOR)
         return sum(one.held_bytes for one in self.components if one.name in named)
@@ -83,13 +83,17 @@ class Explanation:
     source: TraceSource
     moment: Moment
     is_default_moment: bool
+    is_running: bool
     instant: Instant
     ledgers: Sequence[Ledger]
 
 
 def choose_moment(trace: Trace) -> Moment:
-    """The moment that a question without one is about: now while the program runs, else its peak."""
-    return End() if trace.meta.running or not trace.event_count else Peak()
+    """The moment that a question without one is about: now while the program runs, else its peak, of an allocator that
+    was not recorded the end.
+    """
+    is_peak_known = trace.event_count and trace.meta.source is not TraceSource.NONE
+    return Peak() if is_peak_known and not trace.meta.running else End()
 
 
 def find_explanation(
@@ -100,8 +104,8 @@ def find_explanation(
     instant = find_instant(trace, at, devices=devices)
     wanted = sorted(_used_devices(trace) if devices is None else devices)
     ledgers = [find_ledger(trace, instant, device) for device in wanted]
-    ledgers.sort(key=lambda one: (-(one.process_bytes or one.reserved_bytes), one.facts.device))
-    return Explanation(str(trace.path), trace.meta.source, at, moment is None, instant, ledgers)
+    ledgers.sort(key=lambda one: (-(one.process_bytes or one.reserved_bytes or 0), one.facts.device))
+    return Explanation(str(trace.path), trace.meta.source, at, moment is None, trace.meta.running, instant, ledgers)
 
 
 def find_ledger(trace: Trace, instant: Instant, device: DeviceOrdinal) -> Ledger:
@@ -134,7 +138,11 @@ def _ledger(
     of_device = [one for one in trace.readings if one.device == facts.device]
     reading = choose_reading(of_device, placed, instant, curve)
     at = next((one for one in placed if one.reading is reading), None)
-    components, unexplained = _components(trace, placed, at, instant, heap)
+    is_recorded = _is_recorded(trace, curve, heap)
+    if is_recorded:
+        components, unexplained = _components(trace, placed, at, instant, heap)
+    else:
+        components, unexplained = _components_unrecorded(trace, placed, at, instant)
     sums = sum_evidence(components, unexplained or 0)
     process = None if at is None else at.process_bytes
     assert process is None or sums.sum_bytes == process, "the parts of the ledger are the process's bytes"
@@ -143,7 +151,7 @@ def _ledger(
         facts=facts,
         instant=instant,
         reading=reading,
-        reserved_bytes=heap.allocator.held_bytes,
+        reserved_bytes=heap.allocator.held_bytes if is_recorded else None,
         process_bytes=process,
         missing_reason=None if reading is None else reading.unavailable.get("process_bytes"),
         components=components,
@@ -153,9 +161,25 @@ def _ledger(
         heap=heap,
         findings=find_findings(
             trace, components=components, unexplained_bytes=unexplained, card=card, heap=heap, reading=reading,
-            is_unused=not len(curve.events) and not curve.initial_bytes,
+            is_recorded=is_recorded, is_unused=not len(curve.events) and not curve.initial_bytes,
         ),
     )  # fmt: skip
+
+
+def _is_recorded(trace: Trace, curve: ReservedCurve, heap: HeapLedger) -> bool:
+    """Whether the device's allocator was recorded; a recording that was killed early may not say so itself."""
+    has_events = len(curve.events) or curve.initial_bytes or heap.live_bytes or heap.unplaced_count
+    return trace.meta.source is not TraceSource.NONE or bool(has_events)
+
+
+def _components_unrecorded(
+    trace: Trace, placed: Sequence[PlacedReading], at: PlacedReading | None, instant: Instant
+) -> tuple[list[Component], int | None]:
+    """All of the process as one component, and what is left unexplained; none without a figure."""
+    if at is None:
+        return [], None
+    whole, unexplained = find_process_memory(trace, placed, at, instant)
+    return [whole], unexplained
 
 
 def _components(

@@ -66,18 +66,20 @@ def find_findings(
     card: Sequence[Component],
     heap: HeapLedger,
     reading: Reading | None,
+    is_recorded: bool,
     is_unused: bool,
 ) -> list[Finding]:
-    """The findings of a ledger; `is_unused`: the program never allocated on the device."""
+    """The findings of a ledger; `is_recorded`: its allocator was; `is_unused`: that never allocated on the device."""
     by_name = {one.name: one for one in components}
     found: list[Finding] = []
-    if ComponentName.CUDA_CONTEXT not in by_name:
+    if not {ComponentName.CUDA_CONTEXT, ComponentName.PROCESS_MEMORY} & by_name.keys():
         found.append(_no_process_figure(trace, reading))
-    elif is_unused and trace.meta.source is not TraceSource.NONE:
+    elif is_unused and is_recorded:
         held = by_name[ComponentName.CUDA_CONTEXT].held_bytes
         found.append(Finding(FindingCode.IDLE_CONTEXT, held + _bytes_of(by_name, ComponentName.OUTSIDE_ALLOCATOR)))
-    if trace.meta.source is TraceSource.NONE:
-        found.append(Finding(FindingCode.ALLOCATOR_NOT_RECORDED))
+    if not is_recorded:
+        why = next((note for note in trace.meta.notes if "NVML" not in note), None)
+        found.append(Finding(FindingCode.ALLOCATOR_NOT_RECORDED, reason=why))
     if trace.meta.records_lost:
         found.append(Finding(FindingCode.EVENTS_LOST, count=trace.meta.records_lost))
     found += _of_heap(heap)

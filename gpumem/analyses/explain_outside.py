@@ -7,8 +7,7 @@ matched with the allocator's reserved bytes (readings.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,13 +39,34 @@ def find_outside(trace: Trace, placed: Sequence[PlacedReading], at: PlacedReadin
         base.outside_bytes,
         Evidence.DIFFERENCE if base.reserved_bytes else Evidence.MEASURED,
     )
+    last = _find_last(placed, first, chosen, instant)
+    settled = [one for one in placed[first + 1 : last + 1] if one.is_settled]
+    changes = _split_changes(trace.marks, settled, base.outside_bytes)
+    known = base.outside_bytes + sum(change.held_bytes for change in changes)
+    return Outside(at, context, changes, at.outside_bytes - known)
+
+
+def find_process_memory(
+    trace: Trace, placed: Sequence[PlacedReading], at: PlacedReading, instant: Instant
+) -> tuple[Component, int]:
+    """What a process without a recorded allocator held by `instant`, by the moments at which it was seen, and what the
+    reading `at` shows beyond that.
+    """
+    chosen = placed.index(at)
+    last = _find_last(placed, 0, chosen, instant)
+    changes = _split_changes(trace.marks, placed[: last + 1], 0)
+    parts = tuple(replace(one, name=ComponentName.PROCESS_MEMORY, evidence=Evidence.MEASURED) for one in changes)
+    held = placed[last].process_bytes
+    whole = Component(ComponentName.PROCESS_MEMORY, held, Evidence.MEASURED, parts if len(parts) > 1 else ())
+    return whole, at.process_bytes - held
+
+
+def _find_last(placed: Sequence[PlacedReading], first: int, chosen: int, instant: Instant) -> int:
+    """The last reading up to the chosen one that the moment has seen; the first one where it has seen none."""
     last = chosen
     while last > first and placed[last].reading.event > instant.event:
         last -= 1
-    settled = [base, *(one for one in placed[first + 1 : last + 1] if one.is_settled)]
-    changes = _split_changes(trace.marks, settled)
-    known = base.outside_bytes + sum(change.held_bytes for change in changes)
-    return Outside(at, context, changes, at.outside_bytes - known)
+    return last
 
 
 def _find_context_reading(placed: Sequence[PlacedReading]) -> int:
@@ -58,15 +78,18 @@ def _find_context_reading(placed: Sequence[PlacedReading]) -> int:
     return next(complete, len(placed) - 1)
 
 
-def _split_changes(marks: Sequence[Mark], placed: Sequence[PlacedReading]) -> list[Component]:
-    """The changes from reading to reading, summed by the first mark or step at or after the reading that shows them."""
+def _split_changes(marks: Sequence[Mark], placed: Sequence[PlacedReading], before_bytes: int) -> list[Component]:
+    """The changes from reading to reading, beginning with `before_bytes`, summed by the first mark or step at or after
+    the reading that shows them.
+    """
     named = sorted(zip(marks, name_marks(marks), strict=True), key=lambda one: one[0].event)
     mark_events = np.array([mark.event for mark, _ in named], np.int64)
     sums: dict[int, int] = {}
-    for before, after in pairwise(placed):
-        change = after.outside_bytes - before.outside_bytes
+    for one in placed:
+        change = one.outside_bytes - before_bytes
+        before_bytes = one.outside_bytes
         if change:
-            at = int(np.searchsorted(mark_events, after.reading.event, side="left"))
+            at = int(np.searchsorted(mark_events, one.reading.event, side="left"))
             sums[at] = sums.get(at, 0) + change
     return [_change(named, at, change) for at, change in sorted(sums.items()) if change]
 

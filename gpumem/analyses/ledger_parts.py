@@ -29,6 +29,8 @@ class ComponentName(Enum):
     CUDA_CONTEXT = "cuda_context"
     OUTSIDE_ALLOCATOR = "outside_allocator"
     """Came after the context, outside the allocator; its children are named by the moments at which it was seen."""
+    PROCESS_MEMORY = "process_memory"
+    """All that a process holds of which no allocator was recorded; its children are named as above."""
     GPUMEM = "gpumem"
     ALLOCATOR = "allocator"
     CHANGE_AT_READING = "reserved_change_at_reading"
@@ -60,7 +62,7 @@ class Component:
     evidence: Evidence
     children: Sequence[Component] = ()
     moment: str | None = None
-    """Of a part of OUTSIDE_ALLOCATOR: the mark or step by which it was there, in the grammar of `--at`."""
+    """Of a part of OUTSIDE_ALLOCATOR or PROCESS_MEMORY: the mark or step by which it was there, as `--at` takes it."""
     after: str | None = None
     """The mark or step before that."""
     moment_event: EventIndex | None = None

@@ -22,8 +22,10 @@ from gpumem.analyses.page_readings import PageReadings, thin_readings
 from gpumem.analyses.page_shares import PageShares, find_shares
 from gpumem.analyses.page_sites import PageSites, list_sites
 from gpumem.analyses.summary import DeviceSummary, TraceSummary, summarise_trace
+from gpumem.heap.instants import find_instant
 from gpumem.heap.scan import DeviceScan, scan_trace
 from gpumem.trace.model import Frame, Mark, Trace
+from gpumem.trace.moments import End
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, MarkKind
 
 DIFF_GROUPS_LISTED = 150
@@ -199,8 +201,10 @@ def _find_canvases(trace: Trace, scan: DeviceScan, detail: Detail) -> PageCanvas
 
 
 def _ledger_at_peak(trace: Trace, summary: DeviceSummary, canvases: PageCanvases | None) -> Ledger:
-    """The ledger of the heap map's moment that is the peak; where it has none, found by itself."""
-    peak = summary.peak.instant
+    """The ledger of the heap map's moment that is the peak; where it has none, found by itself. At the end where no
+    allocator was recorded.
+    """
+    peak = summary.peak.instant if summary.is_recorded else find_instant(trace, End())
     for ledger in () if canvases is None else canvases.ledgers:
         if ledger.instant == peak:
             return ledger

@@ -16,14 +16,14 @@ from gpumem.abi.policy import NO_LIMIT, HeapColumns, ReplayResult
 from gpumem.analyses.replay_check import RunCheck, check_run
 from gpumem.analyses.replay_limit import FollowedRun, LimitSource, MemoryLimit, TraceSetting, follow_run
 from gpumem.analyses.replay_what_if import RunFigures, WhatIfFigures, measure_what_if, recorded_figures
-from gpumem.errors import UsageError
+from gpumem.errors import AllocatorNotRecorded, UsageError
 from gpumem.heap.scan import DeviceScan, scan_nothing, scan_trace, whole
 from gpumem.simulate.end_heap import end_heaps_of_filled
 from gpumem.simulate.recorded_device import are_pools_recorded, devices_of, facts_of
 from gpumem.simulate.settings_line import fraction_in_line, set_in_line
 from gpumem.simulate.what_if import PretendedCard, serve_trace
 from gpumem.trace.model import DeviceFacts, Trace, TraceMeta
-from gpumem.vocabulary import DeviceOrdinal, EventKind
+from gpumem.vocabulary import DeviceOrdinal, EventKind, TraceSource
 
 PLENTY_BYTES = 1 << 40
 """The pretended card's memory where the trace does not know its own."""
@@ -85,9 +85,12 @@ def find_replay(
     """The findings on a trace; `end_heaps` is the heap at the end of each device whose source gives it.
 
     `pools_recorded`: the source names the default pools of events, whatever the trace's facts say.
-    Raises UsageError when the settings to try are not the allocator's.
+    Raises UsageError when the settings to try are not the allocator's, AllocatorNotRecorded without any events of one.
     """
     scans = {scan.device: scan for scan in scan_trace(trace, devices=devices)}
+    if not scans and trace.meta.source is TraceSource.NONE:
+        why = "".join(f" {note}" for note in trace.meta.notes if "NVML" not in note)
+        raise AllocatorNotRecorded(f"{trace.path} holds no allocator's events, so there is nothing to replay.{why}")
     wanted = sorted(devices) if devices is not None else sorted(scans) or devices_of(trace)
     told = TraceSetting(end_heaps or end_heaps_of_filled(trace, wanted), pools_recorded or are_pools_recorded(trace))
     run = follow_run(trace, wanted, told, wish.memory_limit_bytes)

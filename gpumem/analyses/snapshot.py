@@ -15,7 +15,7 @@ from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.instants import Instant
 from gpumem.heap.state import Block, DeviceHeap, SegmentState, heap_at
 from gpumem.trace.model import DeviceFacts, Frame, Reading, Trace
-from gpumem.vocabulary import BlockState, DeviceOrdinal, StackId
+from gpumem.vocabulary import BlockState, DeviceOrdinal, StackId, TraceSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,8 @@ class HeapSnapshot:
     path: str
     instant: Instant
     devices: Sequence[DeviceSnapshot]
+    is_recorded: bool = True
+    """Whether an allocator was, or there is something of one all the same."""
 
 
 def find_snapshot(trace: Trace, instant: Instant, *, devices: Collection[DeviceOrdinal] | None = None) -> HeapSnapshot:
@@ -77,6 +79,7 @@ def find_snapshot(trace: Trace, instant: Instant, *, devices: Collection[DeviceO
     writer = _Placer(trace)
     facts = {one.device: one for one in trace.meta.devices}
     heaps = {heap.device: heap for heap in heap_at(trace, instant.event, devices=devices)}
+    is_recorded = bool(heaps) or trace.meta.source is not TraceSource.NONE
     if not heaps:
         read = {DeviceOrdinal(reading.device) for reading in trace.readings}
         heaps = {device: DeviceHeap(device, (), ()) for device in (read if devices is None else devices)}
@@ -84,7 +87,7 @@ def find_snapshot(trace: Trace, instant: Instant, *, devices: Collection[DeviceO
         _device_snapshot(trace, writer, facts.get(device, DeviceFacts(device)), heaps[device], instant)
         for device in sorted(heaps)
     ]
-    return HeapSnapshot(str(trace.path), instant, found)
+    return HeapSnapshot(str(trace.path), instant, found, is_recorded)
 
 
 def _device_snapshot(

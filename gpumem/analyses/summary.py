@@ -20,7 +20,7 @@ from gpumem.heap.instants import Instant, time_of
 from gpumem.heap.levels import basis_column, basis_of
 from gpumem.heap.scan import BEFORE_EVENTS, DeviceScan, PeakLevel, Window, scan_nothing, scan_trace, whole
 from gpumem.trace.model import DeviceFacts, Reading, Trace, TraceMeta
-from gpumem.vocabulary import Basis, DeviceOrdinal, EventFlag, EventIndex, EventKind, MarkKind
+from gpumem.vocabulary import Basis, DeviceOrdinal, EventFlag, EventIndex, EventKind, MarkKind, TraceSource
 
 OOMS_DESCRIBED = 8
 
@@ -86,6 +86,8 @@ class DeviceSummary:
     """One device in one trace."""
 
     facts: DeviceFacts
+    is_recorded: bool
+    """Whether an allocator was; else what it held and did is not known, and counts and peaks are those of nothing."""
     requested_bytes: EndAndPeak
     reserved_bytes: EndAndPeak
     allocated_bytes: EndAndPeak | None
@@ -116,7 +118,7 @@ class DeviceSummary:
     """Why the first of them happened."""
     peak: PeakHolders
     nvml: Reading | None
-    """The reading that shows the peak best."""
+    """The reading that shows the peak best; without a recorded allocator the one with most of the process's bytes."""
     nvml_end: Reading | None
     """The last reading."""
     nvml_process_bytes_peak: int | None
@@ -207,12 +209,17 @@ def _device_summary(
     free = [one.free_bytes for one in of_device if one.free_bytes is not None]
     heap_end, heap_peak = _heap_figures(trace, found, window) if known else (None, None)
 
+    is_recorded = scan is not None or trace.meta.source is not TraceSource.NONE
+
     def figures(end_bytes: int, most: PeakLevel) -> EndAndPeak:
+        if not is_recorded:
+            return EndAndPeak(None, None)
         is_lost = trace.meta.history_truncated and window.first == BEFORE_EVENTS
         return EndAndPeak(end_bytes, None, most.peak_bytes) if is_lost else EndAndPeak(end_bytes, most.peak_bytes)
 
     return DeviceSummary(
         facts=facts,
+        is_recorded=is_recorded,
         requested_bytes=figures(end.requested_bytes, found.requested_peak),
         reserved_bytes=figures(end.reserved_bytes, found.reserved_peak),
         allocated_bytes=figures(end.held_bytes, found.held_peak) if known else None,
@@ -235,7 +242,9 @@ def _device_summary(
         ooms=[_oom_event(trace, event) for event in found.oom_events[:OOMS_DESCRIBED]],
         oom_verdict=explain_oom_event(trace, found.oom_events[0]) if found.oom_events else None,
         peak=peak,
-        nvml=find_reading(trace, DeviceOrdinal(facts.device), peak.instant, of_device),
+        nvml=find_reading(trace, DeviceOrdinal(facts.device), peak.instant, of_device)
+        if is_recorded
+        else max(of_device, key=lambda reading: reading.process_bytes or 0, default=None),
         nvml_end=max(of_device, key=lambda reading: reading.time_ns, default=None),
         nvml_process_bytes_peak=max(process, default=None),
         nvml_free_bytes_min=min(free, default=None),

@@ -29,7 +29,7 @@ from gpumem.heap.levels import (
 )
 from gpumem.trace.model import DeviceFacts, Mark, Trace
 from gpumem.trace.moments import AtTime, End, Start
-from gpumem.vocabulary import Basis, DeviceOrdinal, EventIndex, EventKind
+from gpumem.vocabulary import Basis, DeviceOrdinal, EventIndex, EventKind, TraceSource
 
 BUCKETS = 400
 
@@ -63,6 +63,8 @@ class Timeline:
     end: Instant
     devices: Sequence[DeviceTimeline]
     marks: Sequence[Mark]
+    is_recorded: bool = True
+    """Whether an allocator was, or there are curves all the same."""
     left_out_ns: int = 0
     """How long a quiet beginning was left out unasked."""
 
@@ -87,7 +89,8 @@ def find_timeline(
         for device in sorted(collectors)
     ]
     marks = [mark for mark in trace.marks if first.event <= mark.event <= last.event]
-    return Timeline(str(trace.path), first, last, found, marks)
+    is_recorded = bool(found) or trace.meta.source is not TraceSource.NONE
+    return Timeline(str(trace.path), first, last, found, marks, is_recorded)
 
 
 def find_moving_timeline(

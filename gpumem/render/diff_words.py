@@ -19,6 +19,8 @@ ARROW = "→"
 def headline_sentence(diff: TraceDiff, arrow: str = ARROW) -> str:
     """What matters most, in one or two sentences: which site, how much, and how that relates to all that changed."""
     found = find_headline(diff)
+    if found.kind is HeadlineKind.UNRECORDED:
+        return _unrecorded(found)
     if found.device is None or found.kind in (HeadlineKind.EMPTY, HeadlineKind.NOTHING):
         return _nothing(found)
     where = f"Device {found.device.device}: " if len(diff.devices) > 1 else ""
@@ -107,6 +109,12 @@ def _held(byte_count: int, block_count: int) -> str:
 
 def _unsigned(byte_count: int) -> str:
     return format_bytes(byte_count).removeprefix("-")
+
+
+def _unrecorded(found: Headline) -> str:
+    sides = (("before", found.is_before_unrecorded), ("after", found.is_after_unrecorded))
+    where = " or ".join(name for name, is_unrecorded in sides if is_unrecorded)
+    return f"What changed is not known: no allocator was recorded {where}."
 
 
 def _nothing(found: Headline) -> str:

@@ -23,6 +23,7 @@ MOMENT_CHARACTERS_LEAST = 10
 _LABELS = {
     ComponentName.CUDA_CONTEXT: "CUDA context",
     ComponentName.OUTSIDE_ALLOCATOR: "outside the allocator",
+    ComponentName.PROCESS_MEMORY: "not told apart",
     ComponentName.GPUMEM: "gpumem itself",
     ComponentName.ALLOCATOR: "allocator: reserved",
     ComponentName.CHANGE_AT_READING: "change at the reading",
@@ -88,9 +89,6 @@ def finding_text(finding: Finding) -> str:
 
 
 _PLAIN = {
-    FindingCode.ALLOCATOR_NOT_RECORDED: (
-        "No allocator was recorded: what it holds is among the bytes that lie outside it here."
-    ),
     FindingCode.PENDING: (
         "{held} are pending: freed by the program, but another stream uses them still; they become idle then."
     ),
@@ -164,16 +162,24 @@ def _change_at_reading(finding: Finding) -> str:
     )
 
 
+def _not_recorded(finding: Finding) -> str:
+    why = "" if finding.reason is None else f" {printable(finding.reason)}"
+    return (
+        "No allocator was recorded, so what the process holds is not told apart: its CUDA context, the blocks of its "
+        f"allocators and the memory that libraries take.{why} gpumem doctor says what recording needs here."
+    )
+
+
 def _no_process_figure(finding: Finding) -> str:
     if finding.source is TraceSource.PYTORCH_SNAPSHOT:
         return (
             "A snapshot of PyTorch's holds no NVML reading, so this is the allocator's part alone; gpumem run records "
             "NVML beside it."
         )
+    so = "" if finding.source is TraceSource.NONE else ", so this is the allocator's part alone"
     if finding.reason is None:
-        return "The recording has no NVML reading of this device, so this is the allocator's part alone."
-    why = printable(finding.reason)
-    return f"There is no NVML figure of this process, so this is the allocator's part alone: {why}."
+        return f"The recording has no NVML reading of this device{so}."
+    return f"There is no NVML figure of this process{so}: {printable(finding.reason)}."
 
 
 def _empty_cache(finding: Finding) -> str:
@@ -205,6 +211,7 @@ def _blocks_not_known(finding: Finding) -> str:
 
 
 _WRITERS: Mapping[FindingCode, Callable[[Finding], str]] = {
+    FindingCode.ALLOCATOR_NOT_RECORDED: _not_recorded,
     FindingCode.NO_PROCESS_FIGURE: _no_process_figure,
     FindingCode.EVENTS_LOST: _events_lost,
     FindingCode.EMPTY_CACHE: _empty_cache,

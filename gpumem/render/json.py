@@ -140,22 +140,22 @@ def _device_summary(device: DeviceSummary, path: str) -> dict[str, Json]:
         "requested_bytes": _end_and_peak(device.requested_bytes),
         "torch": _torch(device),
         **_heap_figures(device),
-        "alloc_count": device.alloc_count,
-        "free_count": device.free_count,
-        "segment_alloc_count": device.segment_alloc_count,
-        "segment_free_count": device.segment_free_count,
-        "segment_map_count": device.segment_map_count,
-        "segment_unmap_count": device.segment_unmap_count,
-        "oom_count": device.oom_count,
+        **_counts(device),
         "ooms": [_oom(oom) for oom in device.ooms],
         "oom_verdict": None if device.oom_verdict is None else oom_verdict(device.oom_verdict, path),
-        "reserved_peak": _instant(device.reserved_peak),
-        "peak": _peak(device.peak),
+        "reserved_peak": _instant(device.reserved_peak) if device.is_recorded else None,
+        "peak": _peak(device.peak) if device.is_recorded else None,
         "nvml": _reading(device.nvml),
         "nvml_end": _reading(device.nvml_end),
         "nvml_process_bytes_peak": device.nvml_process_bytes_peak,
         "nvml_free_bytes_min": device.nvml_free_bytes_min,
     }
+
+
+def _counts(device: DeviceSummary) -> dict[str, Json]:
+    """How often what happened; null where no allocator was recorded."""
+    names = ("alloc", "free", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom")
+    return {f"{name}_count": getattr(device, f"{name}_count") if device.is_recorded else None for name in names}
 
 
 def _heap_figures(device: DeviceSummary) -> dict[str, Json]:

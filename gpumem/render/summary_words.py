@@ -14,6 +14,15 @@ def most(figures: EndAndPeak) -> int:
     return figures.peak if figures.peak is not None else figures.peak_recorded or 0
 
 
+def unrecorded_sentence(device: DeviceSummary, card: str) -> str:
+    """What can be said of a device on which no allocator was recorded: NVML's figure of the process."""
+    where = f"{card} (device {device.facts.device})"
+    if device.nvml_process_bytes_peak is None:
+        return f"What was allocated on {where} was not recorded."
+    seen = format_bytes(device.nvml_process_bytes_peak)
+    return f"What was allocated on {where} was not recorded; NVML saw this process hold {seen} of it at most."
+
+
 def is_bound_by_limit(device: DeviceSummary) -> bool:
     """Whether the program's own limit, and not the card, is what headroom is counted to."""
     limit, capacity = device.facts.memory_limit_bytes, device.facts.capacity_bytes

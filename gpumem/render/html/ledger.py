@@ -31,15 +31,16 @@ def ledger_section(page: PageFindings) -> Html:
 
 
 def _ledger(ledger: Ledger) -> Iterator[Html]:
-    whole = ledger.reserved_bytes if ledger.process_bytes is None else ledger.process_bytes
+    whole = (ledger.reserved_bytes if ledger.process_bytes is None else ledger.process_bytes) or 0
     yield tag("p", _circumstances(ledger), class_="quiet")
     name = "The allocator" if ledger.process_bytes is None else "This process"
     rows = list(_rows(ledger.components, 0, 0))
     if ledger.unexplained_bytes is not None:
         end = sum(one.held_bytes for one in ledger.components)
         rows.append(("rest", 0, ledger.unexplained_bytes, Evidence.DIFFERENCE, end))
-    yield _table(name, whole, rows)
-    yield tag("p", _sums(ledger), class_="quiet")
+    if rows:
+        yield _table(name, whole, rows)
+        yield tag("p", _sums(ledger), class_="quiet")
     if ledger.card:
         yield _table("The card", ledger.card_bytes, list(_rows(ledger.card, 0, 0)))
     if ledger.findings:
@@ -49,7 +50,8 @@ def _ledger(ledger: Ledger) -> Iterator[Html]:
 def _circumstances(ledger: Ledger) -> str:
     """Of which moment it is, and how far the reading is from it."""
     instant = ledger.instant
-    at = f"At the peak, {format_duration(instant.time_ns)} in, after event {format_count(instant.event)}"
+    name = "peak" if ledger.reserved_bytes is not None else "end"
+    at = f"At the {name}, {format_duration(instant.time_ns)} in, after event {format_count(instant.event)}"
     if instant.event < 0:
         at = f"At {instant_text(instant.time_ns, instant.event)}"
     if ledger.reading is None:

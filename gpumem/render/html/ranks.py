@@ -62,6 +62,9 @@ def _cells(summary: TraceSummary, device: DeviceSummary) -> Iterator[str]:
     word = "allocated" if device.peak.basis is Basis.ALLOCATED else "requested"
     yield f"{rank}{foreign(summary.path)}"
     yield f"{device.facts.device}: {card_name(device)}"
+    if not device.is_recorded:
+        yield from ("not recorded", "-", "-", "-")
+        return
     yield f"{format_bytes(device.peak.held_bytes)} {word}"
     yield format_bytes(reserved)
     yield format_share(reserved, device.facts.capacity_bytes or 0)

@@ -12,7 +12,7 @@ from gpumem.analyses.oom_rule import OomVerdict
 from gpumem.analyses.summary import DeviceSummary
 from gpumem.render.html.markup import short_name
 from gpumem.render.oom_words import finding_command, finding_text, is_advice, verdict_text
-from gpumem.render.summary_words import is_bound_by_limit, most, others_clause
+from gpumem.render.summary_words import is_bound_by_limit, most, others_clause, unrecorded_sentence
 from gpumem.trace.model import Frame
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import Basis
@@ -45,6 +45,8 @@ def site_name(site: Frame | None) -> str:
 
 def verdict_sentences(device: DeviceSummary, oom: OomVerdict | None) -> list[str]:
     """The peak, who held it, and what limits: where a request was refused, the verdict on that."""
+    if not device.is_recorded:
+        return [unrecorded_sentence(device, card_name(device))]
     if not device.peak.held_bytes and not most(device.reserved_bytes):
         return [f"Nothing was allocated on {card_name(device)} (device {device.facts.device})."]
     return [
@@ -119,9 +121,10 @@ def oom_remarks(oom: OomVerdict, path: str) -> Iterator[tuple[str, str | None]]:
 def key_figures(device: DeviceSummary) -> Iterator[Figure]:
     """The figures that matter most, first."""
     capacity = device.facts.capacity_bytes
-    word = "Allocated" if device.peak.basis is Basis.ALLOCATED else "Requested"
-    yield _of_card(f"{word} at the peak", device.peak.held_bytes, capacity)
-    yield _of_card("Reserved at most", most(device.reserved_bytes), capacity)
+    if device.is_recorded:
+        word = "Allocated" if device.peak.basis is Basis.ALLOCATED else "Requested"
+        yield _of_card(f"{word} at the peak", device.peak.held_bytes, capacity)
+        yield _of_card("Reserved at most", most(device.reserved_bytes), capacity)
     if device.nvml_process_bytes_peak is not None:
         yield _of_card("Process at most, by NVML", device.nvml_process_bytes_peak, capacity)
     if device.nvml_free_bytes_min is not None:
@@ -136,7 +139,8 @@ def key_figures(device: DeviceSummary) -> Iterator[Figure]:
         hits = device.cache.hit_count
         of = f"{format_count(hits)} of {counted(device.alloc_count, 'alloc')}"
         yield Figure("Served by the cache", format_share(hits, device.alloc_count), of, hits, device.alloc_count)
-    yield _oom_figure(device)
+    if device.is_recorded:
+        yield _oom_figure(device)
 
 
 def _of_card(name: str, value: int, capacity: int | None) -> Figure:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from gpumem.analyses.diff_findings import BeforeAfter, Change, ComparedSide, DeviceDiff, GroupDiff, Held, TraceDiff
-from gpumem.analyses.diff_headline import Figure, Growth, GrowthCheck, figure_of
+from gpumem.analyses.diff_headline import Figure, Growth, GrowthCheck, HeadlineKind, figure_of, find_headline
 from gpumem.analyses.diff_settings import SettingDiff
 from gpumem.render.diff_words import (
     amounts_text,
@@ -52,7 +52,6 @@ def render_diff(
     lines.append("")
     lines.extend(_sides(diff, page))
     for device in diff.devices:
-        lines.append("")
         lines.extend(_device_lines(diff, device, page, top, by_stack=by_stack))
     lines.extend(_setting_lines(diff.settings, page))
     if growth is not None:
@@ -104,6 +103,10 @@ def _side_notes(side: ComparedSide) -> Iterator[str]:
 
 
 def _device_lines(diff: TraceDiff, device: DeviceDiff, page: Page, top: int, *, by_stack: bool) -> Iterator[Text | str]:
+    is_known = find_headline(diff).kind is not HeadlineKind.UNRECORDED
+    if not is_known and device.nvml_process_bytes == BeforeAfter(None, None):
+        return
+    yield ""
     yield Text(
         fit_left(_device_name(device, page), _LABEL_WIDTH)
         + fit_right("before", _BYTES_WIDTH)
@@ -112,14 +115,15 @@ def _device_lines(diff: TraceDiff, device: DeviceDiff, page: Page, top: int, *, 
         + fit_right("of before", _BYTES_WIDTH),
         style=theme.QUIET,
     )
-    if device.basis is Basis.ALLOCATED:
+    if is_known and device.basis is Basis.ALLOCATED:
         yield _figure_row("requested", device.requested_bytes)
-    for figure in _figures_shown(diff, device):
+    for figure in _figures_shown(diff, device) if is_known else ():
         yield _figure_row(figure_name(figure, device.basis), figure_of(device, figure))
     if device.nvml_process_bytes != BeforeAfter(None, None):
         yield _figure_row("NVML: this process", device.nvml_process_bytes)
-    yield ""
-    yield from _group_lines(device, page, top, by_stack=by_stack)
+    if is_known:
+        yield ""
+        yield from _group_lines(device, page, top, by_stack=by_stack)
 
 
 def _device_name(device: DeviceDiff, page: Page) -> str:

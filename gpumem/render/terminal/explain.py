@@ -52,8 +52,9 @@ def _ledger_lines(explanation: Explanation, ledger: Ledger, page: Page) -> Itera
     if ledger.card:
         yield ""
         yield from _card_lines(ledger, page)
-    yield ""
-    yield from _process_lines(ledger, page)
+    if ledger.components:
+        yield ""
+        yield from _process_lines(ledger, page)
     if ledger.findings:
         yield ""
     for finding in ledger.findings:
@@ -82,6 +83,10 @@ def _pinned_lines(pinned: PinnedSegment, page: Page) -> Iterator[Text]:
 def _verdict(explanation: Explanation, ledger: Ledger) -> str:
     when = _moment_text(explanation)
     card = printable(ledger.facts.name) if ledger.facts.name else f"device {ledger.facts.device}"
+    if ledger.reserved_bytes is None:
+        if ledger.process_bytes is None:
+            return f"{when}, what this process holds of {card} is not known."
+        return f"{when}, this process holds {format_bytes(ledger.process_bytes)} of {card}, not told apart."
     idle = ledger.heap.idle_bytes
     parts = [f"{format_bytes(ledger.heap.live_bytes)} live requests"]
     if ledger.outside_bytes is not None:
@@ -100,7 +105,7 @@ def _moment_text(explanation: Explanation) -> str:
         return f"At {instant_text(instant.time_ns, instant.event)}"
     name = "At the peak, " if isinstance(explanation.moment, Peak) else "At "
     if explanation.is_default_moment and isinstance(explanation.moment, End):
-        name = "Now, at "
+        name = "Now, at " if explanation.is_running else "At the end, "
     return f"{name}{instant_text(instant.time_ns, instant.event)}"
 
 
@@ -140,7 +145,7 @@ def _card_lines(ledger: Ledger, page: Page) -> Iterator[Text]:
 
 
 def _process_lines(ledger: Ledger, page: Page) -> Iterator[Text]:
-    whole = ledger.reserved_bytes if ledger.process_bytes is None else ledger.process_bytes
+    whole = (ledger.reserved_bytes if ledger.process_bytes is None else ledger.process_bytes) or 0
     name = "the allocator" if ledger.process_bytes is None else "this process"
     yield _header(name, whole, "of it", page)
     rows = list(_rows(ledger.components, 0))
@@ -201,13 +206,21 @@ def _row_line(row: _Row, whole: int, page: Page) -> Text:
     label = theme.shorten(_INDENT * row.depth + row.label, _LABEL_WIDTH - 1, page.glyphs.ellipsis)
     line = Text(fit_left(label, _LABEL_WIDTH))
     line.append(fit_right(format_bytes(row.held_bytes), _BYTES_WIDTH), style="" if row.is_parent else theme.FIGURE)
-    line.append(fit_right(format_share(row.held_bytes, whole), _SHARE_WIDTH))
+    line.append(fit_right(_share(row.held_bytes, whole), _SHARE_WIDTH))
     room = page.width - line.cell_len - _EVIDENCE_WIDTH - 4
     if room >= _BAR_WIDTH_LEAST:
         line.append("  ")
         line.append(_bar(row, whole, room, page), style=_style(row))
     line.append("  ").append(row.evidence.value, style=theme.QUIET)
     return line
+
+
+def _share(held_bytes: int, whole: int) -> str:
+    """The share with a blank before it: what came and went again may be many times the whole."""
+    share = format_share(held_bytes, whole)
+    if len(share) < _SHARE_WIDTH:
+        return share
+    return f"{100 * held_bytes // max(1, whole)} %"
 
 
 def _style(row: _Row) -> str:

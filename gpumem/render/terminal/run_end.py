@@ -30,7 +30,7 @@ def _trace_lines(summary: TraceSummary) -> Iterator[str]:
     events = f"{counted(summary.events, 'event')} in {duration}"
     yield f"{printable(summary.path)}: {rank}{events}{ending(meta.ended_by)}"
     for device in summary.devices:
-        if device.requested_bytes.peak is not None:
+        if device.requested_bytes.peak is not None or not device.is_recorded:
             yield from _device_lines(device)
     if meta.ended_by == "disk_full":
         yield "  the disk was full: recording stopped there, the program went on"
@@ -45,6 +45,9 @@ def _device_lines(device: DeviceSummary) -> Iterator[str]:
     capacity = device.facts.capacity_bytes
     name = device.facts.name or "name not known"
     yield f"  GPU {device.facts.device} ({printable(name)})"
+    if not device.is_recorded:
+        yield f"    by NVML at most   {_figure(device.nvml_process_bytes_peak, capacity)}"
+        return
     held, figures = "requested", device.requested_bytes
     if device.allocated_bytes is not None:
         held, figures = "allocated", device.allocated_bytes

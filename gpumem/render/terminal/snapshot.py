@@ -35,9 +35,8 @@ def render_snapshot(snapshot: HeapSnapshot, page: Page, *, top: int = DEFAULT_TO
             lines.append("")
         lines.extend(_device_lines(snapshot, device, page, top))
     if not snapshot.devices:
-        lines.append(
-            f"At {instant_text(snapshot.instant.time_ns, snapshot.instant.event)}: no segment was held on any device."
-        )
+        held = "no segment was held on any device" if snapshot.is_recorded else "no allocator was recorded"
+        lines.append(f"At {instant_text(snapshot.instant.time_ns, snapshot.instant.event)}: {held}.")
     return theme.join_lines(lines)
 
 
@@ -46,7 +45,8 @@ def _device_lines(snapshot: HeapSnapshot, device: DeviceSnapshot, page: Page, to
     if device.oom_verdict is not None:
         yield from verdict_report(device.oom_verdict, page, recording=snapshot.path)
         yield ""
-    for line in theme.wrap(_verdict(instant, device), page.width):
+    verdict = _verdict(instant, device) if snapshot.is_recorded else _not_recorded(instant, device)
+    for line in theme.wrap(verdict, page.width):
         yield Text(line, style=theme.TITLE)
     if device.nvml is not None:
         for line in theme.wrap(_nvml(instant, device.nvml), page.width, indent="  "):
@@ -60,6 +60,11 @@ def _device_lines(snapshot: HeapSnapshot, device: DeviceSnapshot, page: Page, to
         lie = "lies" if count == 1 else "lie"
         said = f"{counted(count, 'block')} {lie} in segments that the recording does not know."
         yield Text(said, style=theme.WARNING)
+
+
+def _not_recorded(instant: Instant, device: DeviceSnapshot) -> str:
+    name = printable(device.facts.name) if device.facts.name else f"device {device.facts.device}"
+    return f"At {instant_text(instant.time_ns, instant.event)}: no allocator was recorded on {name}."
 
 
 def _verdict(instant: Instant, device: DeviceSnapshot) -> str:

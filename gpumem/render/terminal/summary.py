@@ -13,7 +13,7 @@ from rich.text import Text
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, TraceSummary
 from gpumem.heap.figures import HeapFigures
 from gpumem.render.oom_words import verdict_text
-from gpumem.render.summary_words import is_bound_by_limit, most, others_clause
+from gpumem.render.summary_words import is_bound_by_limit, most, others_clause, unrecorded_sentence
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.holders import holder_lines
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
@@ -108,8 +108,11 @@ def _at(time_ns: int, event: EventIndex) -> str:
 def _device_lines(device: DeviceSummary, page: Page, top: int, path: str) -> Iterator[Text | str]:
     for line in theme.wrap(_verdict(device), page.width):
         yield Text(line, style=theme.TITLE)
-    yield ""
-    yield from _figure_table(device, page)
+    if device.is_recorded or device.nvml is not None:
+        yield ""
+        yield from _figure_table(device, page)
+    if not device.is_recorded:
+        return
     yield from _heap_facts(device, page)
     yield _fact("segments", _segment_facts(device), page)
     yield from _oom_facts(device, page, path)
@@ -125,6 +128,8 @@ def _card(device: DeviceSummary) -> str:
 def _verdict(device: DeviceSummary) -> str:
     peak = device.peak
     card, capacity = _card(device), device.facts.capacity_bytes
+    if not device.is_recorded:
+        return unrecorded_sentence(device, card)
     if not peak.held_bytes and not most(device.reserved_bytes):
         return f"Nothing was allocated on {card} (device {device.facts.device})."
     word = "allocated" if peak.basis is Basis.ALLOCATED else "requested"
@@ -161,7 +166,7 @@ def _figure_table(device: DeviceSummary, page: Page) -> Iterator[Text]:
     yield Text(
         fit_left(label, _LABEL_WIDTH)
         + fit_right("end", _BYTES_WIDTH)
-        + fit_right("peak" if device.reserved_bytes.peak is not None else "at least", _BYTES_WIDTH + 1)
+        + fit_right("at least" if device.reserved_bytes.peak_recorded is not None else "peak", _BYTES_WIDTH + 1)
         + (fit_right("of card", _SHARE_WIDTH + 2) if capacity else ""),
         style=theme.QUIET,
     )
@@ -176,7 +181,7 @@ def _figure_table(device: DeviceSummary, page: Page) -> Iterator[Text]:
     ]
     said = _said_the_same(device)
     for name, figures, remark in rows[:4] if said else rows:
-        if figures is not None:
+        if figures is not None and figures != EndAndPeak(None, None):
             yield _figure_row(name, figures, capacity, remark, page)
     yield from _nvml_rows(device, page)
     if said:
@@ -217,7 +222,7 @@ def _bytes_or_dash(byte_count: int | None) -> str:
 def _nvml_rows(device: DeviceSummary, page: Page) -> Iterator[Text]:
     if device.nvml is None:
         return
-    remark = "at the peak or near"
+    remark = "at the peak or near" if device.is_recorded else "when it held the most"
     for name, field in (
         ("NVML: this process", "process_bytes"),
         ("NVML: other processes", "other_processes_bytes"),
@@ -317,7 +322,8 @@ def _what_to_do(path: str, page: Page) -> Text:
 
 
 def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]:
-    is_known = all(device.allocated_bytes is not None for summary in summaries for device in summary.devices)
+    recorded = [device for summary in summaries for device in summary.devices if device.is_recorded]
+    is_known = all(device.allocated_bytes is not None for device in recorded)
     held = "allocated" if is_known else "requested"
     yield Text(
         fit_right("rank", 6) + fit_right("device", 8) + fit_right(held, 12) + fit_right("reserved", 12)
@@ -330,6 +336,7 @@ def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]
             reserved, capacity = most(device.reserved_bytes), device.facts.capacity_bytes or 0
             held_bytes = most(device.allocated_bytes if is_known and device.allocated_bytes else device.requested_bytes)
             row = fit_right(rank, 6) + fit_right(str(device.facts.device), 8)
-            row += fit_right(format_bytes(held_bytes), 12) + fit_right(format_bytes(reserved), 12)
-            row += fit_right(format_share(reserved, capacity), 9) + "  "
+            figures = (format_bytes(held_bytes), format_bytes(reserved), format_share(reserved, capacity))
+            held_text, reserved_text, share = figures if device.is_recorded else ("-", "-", "-")
+            row += fit_right(held_text, 12) + fit_right(reserved_text, 12) + fit_right(share, 9) + "  "
             yield Text(row + theme.shorten_path(printable(summary.path), page.width - len(row), page.glyphs.ellipsis))

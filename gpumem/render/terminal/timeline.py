@@ -27,6 +27,8 @@ CAPACITY_NEAR = 1.25
 MARKS_NAMED = 12
 TICK_CELLS = 14
 MARK_CELLS = 40
+_NOTHING = "Nothing was allocated in this part of the trace."
+_NOT_RECORDED = "No allocator was recorded, so there are no curves; gpumem explain shows NVML's figures."
 _MARK_KEYS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -39,7 +41,7 @@ def render_timeline(timeline: Timeline, page: Page) -> Text:
     """Each device's curves, one below the other."""
     lines: list[Text | str] = []
     if not timeline.devices:
-        lines.append("Nothing was allocated in this part of the trace.")
+        lines.extend(map(Text, theme.wrap(_NOTHING if timeline.is_recorded else _NOT_RECORDED, page.width)))
     for device in timeline.devices:
         if lines:
             lines.append("")

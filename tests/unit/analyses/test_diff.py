@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
+from explained_traces import unrecorded_trace
 from gpumem.analyses.diff import compare_traces
 from gpumem.analyses.diff_findings import BeforeAfter, Change, DeviceDiff, GroupDiff, Held
+from gpumem.analyses.diff_headline import HeadlineKind, check_growth, find_headline
+from gpumem.errors import AllocatorNotRecorded
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import AtMark, End, Start
 from gpumem.vocabulary import Basis, BlockState, DeviceOrdinal, TraceSource
@@ -261,3 +266,12 @@ def test_facts_that_one_side_does_not_know_are_no_difference() -> None:
     after = TraceBuilder(source=TraceSource.PYTORCH_SNAPSHOT).device_facts(name=None, capacity_bytes=None)
     trace = replace(after.build(), meta=replace(after.build().meta, program=""))
     assert [one.name for one in compare_traces(before.build(), trace).settings] == ["recorded from"]
+
+
+def test_growth_from_or_to_a_run_without_a_recorded_allocator_is_not_checked() -> None:
+    recorded = TraceBuilder().segment(2 * MiB).alloc("a", 1 * MiB).build()
+    assert find_headline(compare_traces(recorded, unrecorded_trace())).kind is HeadlineKind.UNRECORDED
+    with pytest.raises(AllocatorNotRecorded, match="holds no allocator's events, so growth cannot be checked"):
+        check_growth(compare_traces(recorded, unrecorded_trace()), 0)
+    with pytest.raises(AllocatorNotRecorded):
+        check_growth(compare_traces(unrecorded_trace(), recorded), 0)

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from explained_traces import CARD_BYTES, DRIVER_BYTES, LINEAR, RESERVE_BYTES, TRAIN, explained_trace, lay, read
+from explained_traces import (
+    CARD_BYTES,
+    DRIVER_BYTES,
+    LINEAR,
+    RESERVE_BYTES,
+    TRAIN,
+    explained_trace,
+    lay,
+    read,
+    unrecorded_trace,
+)
 from gpumem.analyses.explain import Ledger, find_explanation, find_ledger
 from gpumem.analyses.explain_findings import Finding, FindingCode
 from gpumem.analyses.ledger_parts import Component, ComponentName, Evidence
@@ -289,9 +299,30 @@ def test_default_moment_is_the_peak_and_of_a_running_program_now() -> None:
 def test_recording_without_an_allocator_says_so() -> None:
     builder = TraceBuilder(source=TraceSource.NONE).mark("start")
     ledger = ledger_of(read(builder, 5 * GiB).build())
-    assert parts(ledger) == {"cuda_context": 5 * GiB, "allocator": 0}
-    assert FindingCode.ALLOCATOR_NOT_RECORDED in codes(ledger)
-    assert FindingCode.IDLE_CONTEXT not in codes(ledger)
+    assert parts(ledger) == {"process_memory": 5 * GiB}
+    assert (ledger.reserved_bytes, ledger.outside_bytes, ledger.unexplained_bytes) == (None, None, 0)
+    assert (ledger.sums.measured_bytes, ledger.sums.difference_bytes) == (5 * GiB, 0)
+    assert codes(ledger) == [FindingCode.ALLOCATOR_NOT_RECORDED, FindingCode.DRIVER_RESERVE]
+
+
+def test_memory_of_a_process_without_a_recorded_allocator_is_told_by_marks_alone() -> None:
+    trace = unrecorded_trace()
+    found = find_explanation(trace)
+    assert (found.moment, found.is_running) == (End(), False)
+    assert parts(found.ledgers[0]) == {
+        "process_memory": 800 * MiB,
+        "process_memory/mark:start": 600 * MiB,
+        "process_memory/mark:trained": 8400 * MiB,
+        "process_memory/mark:saved": -8200 * MiB,
+    }
+    trained = ledger_of(trace, "mark:trained")
+    assert (trained.process_bytes, parts(trained)["process_memory"]) == (9000 * MiB, 9000 * MiB)
+
+
+def test_nothing_is_said_to_be_held_where_neither_nvml_nor_an_allocator_was_recorded() -> None:
+    ledger = ledger_of(TraceBuilder(source=TraceSource.NONE).mark("start").build())
+    assert (ledger.process_bytes, ledger.reserved_bytes, list(ledger.components)) == (None, None, [])
+    assert codes(ledger) == [FindingCode.NO_PROCESS_FIGURE, FindingCode.ALLOCATOR_NOT_RECORDED]
 
 
 @pytest.mark.parametrize(

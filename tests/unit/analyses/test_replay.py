@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from explained_traces import unrecorded_trace
 from gpumem.analyses.replay import ReplayFindings, Wish, find_replay
 from gpumem.analyses.replay_limit import LimitSource
-from gpumem.errors import UsageError
+from gpumem.errors import AllocatorNotRecorded, UsageError
 from gpumem.importers.open_end import open_with_end
 from gpumem.render.terminal.replay import render_replay
 from gpumem.render.terminal.theme import UNICODE, Page
@@ -215,3 +216,9 @@ def test_sentences_stay_inside_the_page() -> None:
         for name in ("oom", "mempools", "trunc", "resnet"):
             text = render_replay(replay(recording_path(name), wish), Page(80, UNICODE)).plain
             assert max(map(len, text.splitlines())) <= 80, text
+
+
+def test_a_recording_without_an_allocator_has_nothing_to_replay() -> None:
+    sentence = r"holds no allocator's events, so there is nothing to replay\. The program did not import torch\."
+    with pytest.raises(AllocatorNotRecorded, match=sentence):
+        find_replay(unrecorded_trace(), Wish({}))

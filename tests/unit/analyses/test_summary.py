@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from explained_traces import unrecorded_trace
 from gpumem.analyses.holdings import GroupBy
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, summarise_trace
 from gpumem.errors import UsageError
 from gpumem.heap.instants import find_instant
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import parse_moment
-from gpumem.vocabulary import Basis, BlockState, DeviceOrdinal
+from gpumem.vocabulary import Basis, BlockState, DeviceOrdinal, TraceSource
 from trace_builder import MS, GiB, KiB, MiB, TraceBuilder
 from training_trace import training_trace
 
@@ -199,3 +200,18 @@ def test_large_requests_do_not_lose_bytes() -> None:
         builder.alloc(f"b{number}", 40 * GiB + number, stack=A)
     (site,) = only_device(builder.alloc("small", 1 * KiB, stack=A).build()).peak.by_site
     assert site.held_bytes == 120 * GiB + 3 + 1024
+
+
+def test_without_a_recorded_allocator_nothing_is_said_of_it_and_nvml_s_most_is_shown() -> None:
+    device = only_device(unrecorded_trace())
+    assert not device.is_recorded
+    assert device.requested_bytes == device.reserved_bytes == EndAndPeak(None, None)
+    assert (device.headroom_bytes, device.nvml_process_bytes_peak) == (None, 9000 * MiB)
+    assert device.nvml is not None
+    assert device.nvml.process_bytes == 9000 * MiB
+
+
+def test_events_of_a_recording_that_does_not_name_its_source_count() -> None:
+    device = only_device(TraceBuilder(source=TraceSource.NONE).segment(2 * MiB).alloc("a", 700).build())
+    assert device.is_recorded
+    assert device.requested_bytes == EndAndPeak(700, 700)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 
-from explained_traces import explained_trace, lay, read
+from explained_traces import explained_trace, lay, read, unrecorded_trace
 from gpumem.analyses.explain import find_explanation
 from gpumem.heap.instants import find_instant
 from gpumem.render.json_explain import render_explanation as render_json
@@ -60,6 +60,7 @@ TRACES: dict[str, Callable[[], Trace]] = {
     "steps": many_steps,
     "shared": shared_card,
     "snapshot": lambda: TraceBuilder(source=TraceSource.PYTORCH_SNAPSHOT).segment(2 * MiB).alloc("a", 100).build(),
+    "not_recorded": unrecorded_trace,
     "nine_steps": lambda: open_trace(SAMPLES / "nine_steps.gpumem"),
 }
 

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 
 from busy_trace import busy_trace
+from explained_traces import unrecorded_trace
 from gpumem.analyses.explain import find_ledger
 from gpumem.analyses.page import find_page
 from gpumem.analyses.summary import summarise_trace
@@ -235,6 +236,14 @@ def test_ledger_before_the_first_event_says_its_time_as_the_terminal_does() -> N
 @pytest.mark.parametrize("trace", [TraceBuilder().build(), TraceBuilder().reading(used_bytes=5 * GiB).build()])
 def test_trace_without_allocations_has_a_page(trace: Trace) -> None:
     assert "Environment and recording" in Elements(render_page(find_page([trace]))).text
+
+
+def test_page_of_a_process_without_a_recorded_allocator_says_so_and_shows_nvml_alone() -> None:
+    text = Elements(render_page(find_page([unrecorded_trace()]))).text
+    assert "was not recorded; NVML saw this process hold 8.79 GiB of it at most." in text
+    assert "At the end, 2.00 s in, after event 2; NVML read then." in text
+    for untrue in ("Nothing was allocated", "CUDA context (", "Reserved at most", "Out of memory", "never"):
+        assert untrue not in text, untrue
 
 
 def test_ledger_adds_up_to_what_nvml_says() -> None:

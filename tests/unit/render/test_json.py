@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from explained_traces import unrecorded_trace
 from gpumem.analyses.holdings import GroupBy
 from gpumem.analyses.oom import explain_log
 from gpumem.analyses.snapshot import find_snapshot
@@ -189,3 +190,11 @@ def test_recording_that_ran_out_has_the_same_verdict_in_summary_and_snapshot() -
     assert summary(training_trace())["devices"][0]["oom_verdict"] is None
     later = json.loads(render_snapshot(find_snapshot(trace, find_instant(trace, parse_moment("peak")))))
     assert later["devices"][0]["oom_verdict"] is None
+
+
+def test_summary_without_a_recorded_allocator_has_nulls_where_nothing_is_known() -> None:
+    (device,) = summary(unrecorded_trace())["devices"]
+    assert device["requested_bytes"] == device["reserved_bytes"] == {"end": None, "peak": None}
+    nulls = ("allocated_bytes", "active_bytes", "headroom_bytes", "peak", "reserved_peak", "alloc_count", "oom_count")
+    assert {key: device[key] for key in nulls} == dict.fromkeys(nulls)
+    assert device["nvml_process_bytes_peak"] == 9000 * MiB

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 
+from explained_traces import unrecorded_trace
 from gpumem.allocator import Allocator
 from gpumem.analyses.demo import Demo, find_demo
 from gpumem.analyses.holdings import GroupBy
@@ -88,6 +89,7 @@ TRACES = {
     "devices": several_devices,
     "hostile": hostile,
     "near_capacity": near_capacity,
+    "not_recorded": unrecorded_trace,
     "empty": lambda: TraceBuilder().build(),
 }
 

@@ -14,6 +14,7 @@ from gpumem.analyses.oom_rule import (
     OUTSIDE_BYTES_LEAST,
     SMALL_SEGMENT_BYTES,
     OomCode,
+    OomFacts,
     OomFinding,
     OomVerdict,
     Verdict,
@@ -120,6 +121,8 @@ def _on_unknown(found: OomVerdict) -> Iterator[OomFinding]:
         yield OomFinding(OomCode.PAST_THE_ALLOCATOR)
     elif found.facts.origin is OomOrigin.CUPY:
         yield OomFinding(OomCode.FIND_HIDDEN_PROCESSES)
+    elif is_without_figures(found.facts):
+        yield OomFinding(OomCode.FIND_FIGURES)
     yield OomFinding(OomCode.WATCH_DRIVER)
     yield OomFinding(OomCode.RECORD)
 
@@ -149,6 +152,11 @@ def is_card_short(found: OomVerdict) -> bool:
     if found.verdict is not Verdict.LIMIT or facts.limit is None or facts.asked is None or facts.free is None:
         return False
     return facts.asked.low > facts.free.high
+
+
+def is_without_figures(facts: OomFacts) -> bool:
+    """Whether these are the first words of PyTorch's error alone."""
+    return facts.origin is OomOrigin.TORCH and facts.asked is None and not facts.is_preemptive
 
 
 def other_processes(found: OomVerdict) -> Sequence[ProcessShare]:
@@ -185,8 +193,10 @@ def _explanations(found: OomVerdict) -> Iterator[OomFinding]:
 
 
 def _is_short(found: OomVerdict) -> bool:
-    """Whether the error says no more of itself: refused before the driver was asked."""
+    """Whether the error says no more of itself: refused before the driver was asked, or without a figure at all."""
     asked = found.facts.asked
+    if is_without_figures(found.facts):
+        return True
     return found.facts.is_preemptive or (asked is not None and asked.byte_count >= IMPOSSIBLE_BYTES)
 
 

@@ -92,6 +92,7 @@ class OomCode(Enum):
     NEED_LESS = "need_less"
     LEAVE_ROOM = "leave_room"
     WATCH_DRIVER = "watch_driver"
+    FIND_FIGURES = "find_figures"
     RECORD = "record"
 
 

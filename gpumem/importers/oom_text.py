@@ -9,6 +9,7 @@
     cudaMallocAsync   Allocation on device n would exceed allowed memory … and a figure a line
     CuPy              Out of memory allocating A bytes (allocated so far: R bytes[, limit set to: L bytes]).
     gpumem            Out of memory on device n (NAME): A were asked for, F of T are free. …
+    first words only  CUDA out of memory.             PyTorch's, as something passed it on without its figures
     libraries         CUDA error: out of memory, CUBLAS_STATUS_ALLOC_FAILED, Cuda failure 'out of memory', …
 
 Owns: where a message starts, when it is whole, and what each number in it is. Must not know: lines, ranks, files.
@@ -254,7 +255,8 @@ def _parse_library(written: str, text: str) -> OomMessage:
     assert start is not None, "START matched it"
     asked = _search(r"trying to allocate {bytes}", text)
     wording = start[0].removesuffix("Tried to allocate").strip(" .")
-    return OomMessage(OomOrigin.LIBRARY, asked=asked, wording=wording)
+    is_torch_s = asked is None and re.fullmatch(r"[A-Z]{2,5} out of memory", wording) is not None
+    return OomMessage(OomOrigin.TORCH if is_torch_s else OomOrigin.LIBRARY, asked=asked, wording=wording)
 
 
 def _exact_segment(asked: Figure) -> Figure:

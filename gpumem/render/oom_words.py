@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 
-from gpumem.analyses.oom_findings import is_card_short
+from gpumem.analyses.oom_findings import is_card_short, is_without_figures
 from gpumem.analyses.oom_rule import OomCode, OomFinding, OomVerdict, Verdict, is_held_elsewhere
 from gpumem.render.text import printable
 from gpumem.trace.oom_message import IMPOSSIBLE_BYTES, Figure, OomOrigin
@@ -219,7 +219,9 @@ def _spill(found: OomVerdict) -> str:
 def _unknown(found: OomVerdict) -> str:
     facts = found.facts
     if facts.origin is OomOrigin.LIBRARY:
-        return "Unknown: the driver refused memory to a library, and its error gives no figures of the card."
+        return "Unknown: memory was refused, and this error gives no figures of the card."
+    if is_without_figures(facts):
+        return "Unknown: PyTorch's error begins like this, but the figures that follow there are missing here."
     if facts.asked is not None and facts.free is None:
         return f"Unknown: {_bytes(facts.asked)} were refused, and the error does not say what was free on the card."
     if facts.asked is not None and facts.idle is None:
@@ -359,6 +361,11 @@ _TEXTS = {
     ),
     OomCode.NEED_LESS: "",
     OomCode.WATCH_DRIVER: "Look at the card at the time of the error: what is free, and who holds the rest.",
+    OomCode.FIND_FIGURES: (
+        "Find the whole error and give that: after these words PyTorch says what it tried to allocate and what was "
+        "free. Look further down in the log of the process that failed. Where a framework passes the first words on "
+        "alone, print the exception itself, or use a newer release of it and of PyTorch."
+    ),
     OomCode.RECORD: "See which lines of your program hold memory: record a run.",
 }
 _ADVICE = frozenset(
@@ -366,6 +373,6 @@ _ADVICE = frozenset(
         OomCode.SET_EXPANDABLE, OomCode.EXPANDABLE_IS_ON, OomCode.SET_MAX_SPLIT, OomCode.TRY_REPLAY, OomCode.RETRY,
         OomCode.RAISE_LIMIT, OomCode.FIND_LIMIT, OomCode.LEAVE_ROOM, OomCode.LOOK_AT_PROCESS, OomCode.NEED_LESS,
         OomCode.FIND_HIDDEN_PROCESSES, OomCode.CUT_OWN_OUTSIDE, OomCode.FREE_GRAPHS, OomCode.STOP_SPILLING,
-        OomCode.IMPOSSIBLE_REQUEST, OomCode.WATCH_DRIVER, OomCode.RECORD, OomCode.ALSO_FRAGMENTED,
+        OomCode.IMPOSSIBLE_REQUEST, OomCode.FIND_FIGURES, OomCode.WATCH_DRIVER, OomCode.RECORD, OomCode.ALSO_FRAGMENTED,
     }
 )  # fmt: skip

@@ -91,7 +91,7 @@ class OomMessage:
     versions: str | None = None
     """The PyTorch releases that print this shape: `2.1 to 2.2`, `2.4 or newer`."""
     wording: str | None = None
-    """Of a library's error: its own words."""
+    """Of an error without figures: its own words."""
     is_preemptive: bool = False
     """Refused by PyTorch before the driver was asked, for the limit alone."""
 

@@ -9,7 +9,7 @@ import pytest
 from gpumem.analyses.oom import explain_log, find_oom_verdict
 from gpumem.analyses.oom_rule import OomCode, OomFacts, OomVerdict, Verdict, segment_bytes_of
 from gpumem.importers.oom_log import read_oom_text
-from gpumem.render.oom_words import finding_text
+from gpumem.render.oom_words import finding_text, verdict_text
 from gpumem.trace.oom_message import Figure, OomOrigin
 from oom_messages import classic, cupy, gpumem, modern, on_driver_pools
 from trace_builder import GiB, KiB, MiB
@@ -552,3 +552,21 @@ def test_smallest_of_units_are_read() -> None:
 def test_document_names_every_verdict() -> None:
     text = (Path(__file__).parents[3] / "docs" / "out_of_memory.md").read_text(encoding="utf-8")
     assert all(f"| `{verdict.value}` |" in text for verdict in Verdict)
+
+
+@pytest.mark.parametrize("text", ["CUDA out of memory.", "HIP out of memory", "ray: CUDA out of memory in generate()"])
+def test_first_words_of_pytorch_s_error_are_not_a_library_s_and_lead_to_the_whole_of_it(text: str) -> None:
+    found = explain_log(read_oom_text(text)).worst
+    assert (found.found.message.origin, found.verdict.verdict) == (OomOrigin.TORCH, Verdict.UNKNOWN)
+    assert [one.code for one in found.verdict.findings] == [
+        OomCode.FIND_FIGURES,
+        OomCode.WATCH_DRIVER,
+        OomCode.RECORD,
+    ]
+    assert "PyTorch's error begins like this" in verdict_text(found.verdict)
+
+
+def test_error_of_the_driver_is_not_said_to_be_a_library_s() -> None:
+    found = explain_log(read_oom_text("RuntimeError: CUDA error: out of memory")).worst
+    said = "Unknown: memory was refused, and this error gives no figures of the card."
+    assert (found.found.message.origin, verdict_text(found.verdict)) == (OomOrigin.LIBRARY, said)

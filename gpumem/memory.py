@@ -15,7 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-from gpumem.abi.allocator import NativeAllocator, Status
+from gpumem.abi.allocator import NO_MEMORY, NativeAllocator, Status
 from gpumem.abi.gpus import find_current_gpu
 from gpumem.analyses.memory_summary import MemorySummary
 from gpumem.errors import DeviceFailed, UsageError
@@ -216,7 +216,11 @@ def check_index(index: int) -> int:
 
 
 def check_device(native: NativeAllocator, index: int, status: Status) -> None:
-    """Raises DeviceFailed, in the driver's words, for a call that the driver made fail."""
+    """Raises DeviceFailed, in the driver's words, for a call that the driver made fail, MemoryError where the process
+    has no memory left.
+    """
+    if status is Status.NO_MEMORY:
+        raise MemoryError(NO_MEMORY)
     if status is Status.DEVICE_FAILED:
         raise DeviceFailed(f"GPU {index} failed while {native.describe_failure()}.")
 

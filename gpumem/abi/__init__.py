@@ -9,6 +9,7 @@ this at the program's start.
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import os
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from gpumem.abi.library import open_interface
 from gpumem.errors import JournalUnmappable, NativeCoreError, OutputUnwritable
 from gpumem.vocabulary import EventFlag, EventKind, ScopeId, StackId
 
-ABI_HASH = "5b90845202a9a0c2c672e5addebf8a99ae39bcdf4b0564d89c6e577065adc7f1"
+ABI_HASH = "ef62a934d6b893aa72cc4e9a8f603dda883089b2efc064a9141aad92900aa5f2"
 """SHA-256 of the gpumem.h that this module was written for."""
 
 LIBRARY_NAME = "libgpumem.so"
@@ -40,6 +41,7 @@ class Status(IntEnum):
     CANNOT_MAP = 4
     BAD_ARGUMENT = 5
     UNSUPPORTED = 6
+    NO_MEMORY = 7
 
 
 class CRecord(ctypes.Structure):
@@ -377,6 +379,8 @@ def _encode(text: str) -> bytes:
 
 def _journal_error(path: Path, status: Status, error_number: int) -> OutputUnwritable:
     reason = os.strerror(error_number) if error_number else "not supported"
+    if status is Status.NO_MEMORY:
+        reason = os.strerror(errno.ENOMEM)
     if status is Status.CANNOT_MAP:
         return JournalUnmappable(
             f"{path}: this file system cannot map or reserve files ({reason}); choose another folder with -o."

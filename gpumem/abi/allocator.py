@@ -32,6 +32,7 @@ from gpumem.vocabulary import BlockState
 
 NO_LIMIT = 2**64 - 1
 TEXT_CAPACITY = 1024
+NO_MEMORY = "this process has no memory left for what gpumem's allocator has to remember"
 _BLOCK_STATES = (BlockState.FREE, BlockState.ALLOCATED, BlockState.PENDING)
 
 
@@ -47,6 +48,7 @@ class Status(IntEnum):
 
     OK = 0
     BAD_ARGUMENT = 5
+    NO_MEMORY = 7
     OUT_OF_MEMORY = 100
     TOO_LARGE = 101
     NOT_LIVE = 102
@@ -371,6 +373,8 @@ def load_core() -> ctypes.CDLL:
 
 
 def require_ok(status: int) -> None:
-    """Raises NativeCoreError for a status that no caller can have caused."""
+    """Raises NativeCoreError for a status that no caller can have caused, MemoryError where the process has none."""
+    if status == Status.NO_MEMORY:
+        raise MemoryError(NO_MEMORY)
     if status:
         raise NativeCoreError(f"The native allocator refused a call (status {status}); please report this.")

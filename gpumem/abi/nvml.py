@@ -24,6 +24,8 @@ NVML_ABI_HASH = "4c4dddadb09f43c18e874a3a75d2cfd8c68ddf7f4f900f69840cc0c523109b2
 
 LISTS = 3
 """Process lists: compute, graphics, MPS."""
+NVML_ERROR_MEMORY = 20
+"""NVML's code where the process has no memory left for an answer."""
 
 
 class Outcome(IntEnum):
@@ -181,7 +183,11 @@ class NvmlSampling:
     def read(self, handle: object) -> TakenFigures:
         """What NVML says of a device now."""
         figures = CNvmlFigures()
-        self._core.gm_nvml_read(self._handle, _address(handle), byref(figures))
+        if self._core.gm_nvml_read(self._handle, _address(handle), byref(figures)) != abi.Status.OK:
+            # As if NVML had said so itself: figures that are not there are no zeros.
+            figures.memory_code = NVML_ERROR_MEMORY
+            figures.list_codes = (c_int32 * LISTS)(*(NVML_ERROR_MEMORY,) * LISTS)
+            figures.process_count = 0
         rows = figures.processes[: figures.process_count] if figures.process_count else []
         return TakenFigures(
             time_ns=figures.time_ns,

@@ -354,5 +354,8 @@ def load_core() -> ctypes.CDLL:
 
 
 def require_ok(status: int) -> None:
+    """Raises NativeCoreError for a status that no caller can have caused, MemoryError where the process has none."""
+    if status == abi.Status.NO_MEMORY:
+        raise MemoryError("this process has no memory left for a replay")
     if status:
         raise NativeCoreError(f"The native core refused a replay call (status {status}); please report this.")

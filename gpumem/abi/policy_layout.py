@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
-POLICY_ABI_HASH = "29a10d4ff3112283f61a4484ababe044db35df957b3c34c7267fea3a8f136ebf"
+POLICY_ABI_HASH = "dbeb2258013e479fa2878a1b59ddb55cb4e1f488b31abfcafd979f6b0246ca14"
 """SHA-256 of the gpumem_policy.h that this module was written for."""
 
 

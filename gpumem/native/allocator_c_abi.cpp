@@ -20,7 +20,13 @@ LiveAllocator* live(gm_allocator* allocator) {
 template <typename Body>
 gm_status checked(gm_allocator* allocator, Body body) {
   if (!allocator) return GM_BAD_ARGUMENT;
-  return gpumem::guarded([&]() -> gm_status { return body(*live(allocator)); });
+  return gpumem::guarded([&]() -> gm_status {
+    try {
+      return body(*live(allocator));
+    } catch (const gpumem::NotServing&) {
+      return GM_POLICY_DEVICE_FAILED;
+    }
+  });
 }
 
 gm_counter as_counter(const gpumem::Counter& now, const gpumem::Counter& base) {
@@ -128,7 +134,10 @@ gm_status gm_allocator_create(const gm_allocator_options* options, gm_allocator*
 
 void gm_allocator_destroy(gm_allocator* allocator) {
   if (!allocator || live(allocator)->is_inherited()) return;
-  live(allocator)->close();
+  gpumem::guarded([&]() -> gm_status {
+    live(allocator)->close();
+    return GM_OK;
+  });
   delete live(allocator);
 }
 

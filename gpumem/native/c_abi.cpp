@@ -1,7 +1,9 @@
 // The exported functions: checks arguments, then hands over. Must not hold state or logic of its own.
 #include <ctime>
+#include <memory>
 
 #include "gpumem.h"
+#include "guarded.h"
 #include "journal.h"
 #include "journal_file.h"
 #include "recorder.h"
@@ -11,6 +13,8 @@
 #include "walker.h"
 
 namespace {
+
+using gpumem::guarded;
 
 gpumem::Journal* journal_of(gm_journal* journal) {
   return reinterpret_cast<gpumem::Journal*>(journal);
@@ -31,11 +35,12 @@ uint64_t gm_clock_ns(void) {
 gm_status gm_recorder_start(const gm_recorder_options* options, int32_t* errno_value) {
   if (!options || !errno_value || !options->journal_path || !options->run_id) return GM_BAD_ARGUMENT;
   *errno_value = 0;
-  return gpumem::recorder::start(*options, errno_value);
+  return guarded([&] { return gpumem::recorder::start(*options, errno_value); });
 }
 
 gm_status gm_recorder_stop(const char* ended_by) {
-  return ended_by ? gpumem::recorder::stop(ended_by) : static_cast<gm_status>(GM_BAD_ARGUMENT);
+  if (!ended_by) return GM_BAD_ARGUMENT;
+  return guarded([&] { return gpumem::recorder::stop(ended_by); });
 }
 
 int32_t gm_recorder_is_active(void) {
@@ -55,32 +60,37 @@ gm_status gm_recorder_get_path(char* path, size_t capacity) {
 }
 
 gm_status gm_record_event(const gm_event* event) {
-  return event ? gpumem::recorder::record_event(*event, event->device) : static_cast<gm_status>(GM_BAD_ARGUMENT);
+  if (!event) return GM_BAD_ARGUMENT;
+  return gpumem::guarded_recording([&] { return gpumem::recorder::record_event(*event, event->device); });
 }
 
 gm_status gm_record_mark(uint8_t kind, const char* name, uint64_t step, uint64_t* position) {
   if ((kind != GM_MARK && kind != GM_STEP) || (kind == GM_MARK && !name)) return GM_BAD_ARGUMENT;
-  return gpumem::recorder::record_mark(kind, name, step, position);
+  return guarded([&] { return gpumem::recorder::record_mark(kind, name, step, position); });
 }
 
 gm_status gm_record_reading(const gm_reading* reading) {
-  return reading ? gpumem::recorder::record_reading(*reading) : static_cast<gm_status>(GM_BAD_ARGUMENT);
+  if (!reading) return GM_BAD_ARGUMENT;
+  return guarded([&] { return gpumem::recorder::record_reading(*reading); });
 }
 
 gm_status gm_record_fact(const char* key, const char* json, size_t json_bytes) {
-  return key && json ? gpumem::keep_fact(key, json, json_bytes) : static_cast<gm_status>(GM_BAD_ARGUMENT);
+  if (!key || !json) return GM_BAD_ARGUMENT;
+  return guarded([&] { return gpumem::keep_fact(key, json, json_bytes); });
 }
 
 gm_status gm_scope_push(const char* name, uint32_t* scope) {
-  return name ? gpumem::push_scope(name, scope) : static_cast<gm_status>(GM_BAD_ARGUMENT);
+  if (!name) return GM_BAD_ARGUMENT;
+  return guarded([&] { return gpumem::push_scope(name, scope); });
 }
 
 gm_status gm_scope_pop(void) {
-  return gpumem::pop_scope();
+  return guarded([] { return gpumem::pop_scope(); });
 }
 
 gm_status gm_thread_name(const char* name) {
-  return name ? gpumem::name_thread(name) : static_cast<gm_status>(GM_BAD_ARGUMENT);
+  if (!name) return GM_BAD_ARGUMENT;
+  return guarded([&] { return gpumem::name_thread(name); });
 }
 
 uint64_t gm_wait_segment_event(uint64_t seen, uint32_t timeout_ms) {
@@ -92,11 +102,12 @@ void gm_wake_segment_waiters(void) {
 }
 
 gm_status gm_walker_start(char* reason, size_t capacity) {
-  return reason && capacity ? gpumem::start_walker(reason, capacity) : static_cast<gm_status>(GM_BAD_ARGUMENT);
+  if (!reason || !capacity) return GM_BAD_ARGUMENT;
+  return guarded([&] { return gpumem::start_walker(reason, capacity); });
 }
 
 uint32_t gm_walker_intern_current(void) {
-  return gpumem::recorder::intern_current_stack();
+  return gpumem::guarded_value(uint32_t{0}, [] { return gpumem::recorder::intern_current_stack(); });
 }
 
 uint32_t gm_walker_walk(uint64_t* code_addresses, uint32_t* instruction_offsets, uint32_t capacity) {
@@ -109,30 +120,32 @@ void gm_walker_stop(void) {
 
 gm_status gm_journal_create(const char* path, const uint8_t* run_id, int32_t* errno_value, gm_journal** journal) {
   if (!path || !run_id || !errno_value || !journal) return GM_BAD_ARGUMENT;
-  auto* created = new gpumem::Journal;
-  const gm_status status = created->create(path, run_id, errno_value);
-  if (status != GM_OK) {
-    delete created;
+  return guarded([&]() -> gm_status {
+    auto created = std::make_unique<gpumem::Journal>();
+    const gm_status status = created->create(path, run_id, errno_value);
+    if (status == GM_OK) *journal = reinterpret_cast<gm_journal*>(created.release());
     return status;
-  }
-  *journal = reinterpret_cast<gm_journal*>(created);
-  return GM_OK;
+  });
 }
 
 gm_status gm_journal_append(gm_journal* journal, const gm_record* record, uint64_t* position) {
-  return journal && record ? journal_of(journal)->append(*record, position) : static_cast<gm_status>(GM_BAD_ARGUMENT);
+  if (!journal || !record) return GM_BAD_ARGUMENT;
+  return guarded([&] { return journal_of(journal)->append(*record, position); });
 }
 
 gm_status gm_journal_append_entry(gm_journal* journal, uint16_t kind, uint32_t id, const void* bytes, uint32_t length) {
   if (!journal || (!bytes && length)) return GM_BAD_ARGUMENT;
-  return journal_of(journal)->append_entry(static_cast<gpumem::EntryKind>(kind), id, bytes, length);
+  const auto entry = static_cast<gpumem::EntryKind>(kind);
+  return guarded([&] { return journal_of(journal)->append_entry(entry, id, bytes, length); });
 }
 
 gm_status gm_journal_close(gm_journal* journal, const char* ended_by) {
   if (!journal || !ended_by) return GM_BAD_ARGUMENT;
-  journal_of(journal)->close(ended_by);
-  delete journal_of(journal);
-  return GM_OK;
+  return guarded([&]() -> gm_status {
+    journal_of(journal)->close(ended_by);
+    delete journal_of(journal);
+    return GM_OK;
+  });
 }
 
 }  // extern "C"

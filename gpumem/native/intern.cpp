@@ -1,7 +1,10 @@
 #include "intern.h"
 
 #include <cstring>
+#include <memory>
 #include <string>
+
+#include "check.h"
 
 namespace gpumem {
 
@@ -75,7 +78,10 @@ IdTable::~IdTable() {
 }
 
 IdTable::Slots* IdTable::make_slots(uint64_t capacity, Slots* smaller) {
-  return new Slots{capacity, new Slot[capacity], smaller};
+  auto cells = std::make_unique<Slot[]>(capacity);
+  auto* slots = new Slots{capacity, cells.get(), smaller};
+  cells.release();
+  return slots;
 }
 
 uint32_t IdTable::find(Hash128 key) const {
@@ -99,23 +105,26 @@ void IdTable::place(Slots* slots, Hash128 key, uint32_t id) {
   slot.id.store(id, std::memory_order_release);
 }
 
+void IdTable::make_room() {
+  Slots* slots = slots_.load(std::memory_order_relaxed);
+  if ((uint64_t{count()} + 1) * 2 <= slots->capacity) return;
+  Slots* larger = make_slots(slots->capacity * 2, slots);
+  for (uint64_t i = 0; i < slots->capacity; ++i) {
+    const Slot& slot = slots->slots[i];
+    const uint32_t held = slot.id.load(std::memory_order_relaxed);
+    if (held)
+      place(larger, {slot.high.load(std::memory_order_relaxed), slot.low.load(std::memory_order_relaxed)}, held);
+  }
+  // All the smaller ones together are smaller than this one.
+  slots_.store(larger, std::memory_order_release);
+}
+
 void IdTable::insert(Hash128 key, uint32_t id) {
   Slots* slots = slots_.load(std::memory_order_relaxed);
-  const uint64_t count = count_.load(std::memory_order_relaxed) + 1;
-  if (count * 2 > slots->capacity) {
-    Slots* larger = make_slots(slots->capacity * 2, slots);
-    for (uint64_t i = 0; i < slots->capacity; ++i) {
-      const Slot& slot = slots->slots[i];
-      const uint32_t held = slot.id.load(std::memory_order_relaxed);
-      if (held)
-        place(larger, {slot.high.load(std::memory_order_relaxed), slot.low.load(std::memory_order_relaxed)}, held);
-    }
-    // All the smaller ones together are smaller than this one.
-    slots_.store(larger, std::memory_order_release);
-    slots = larger;
-  }
+  const uint32_t count = this->count() + 1;
+  GM_CHECK(uint64_t{count} * 2 <= slots->capacity);
   place(slots, key, id);
-  count_.store(static_cast<uint32_t>(count), std::memory_order_relaxed);
+  count_.store(count, std::memory_order_relaxed);
 }
 
 // ---- Intern ----
@@ -127,6 +136,7 @@ uint32_t Intern::intern(IdTable& table, EntryKind kind, Hash128 key, const void*
   if (found) return found;
   const uint32_t count = table.count();
   if (count == id_limit || length > UINT32_MAX) return 0;
+  table.make_room();  // before the entry is there: an id whose key were lost would be given out again
   if (journal_.append_entry(kind, count + 1, payload, static_cast<uint32_t>(length)) != GM_OK) return 0;
   table.insert(key, count + 1);
   return count + 1;

@@ -34,6 +34,8 @@ class IdTable {
 
   // 0 when the key is not there.
   uint32_t find(Hash128 key) const;
+  // Makes room for one more key, so that its insert needs no memory. Throws std::bad_alloc.
+  void make_room();
   void insert(Hash128 key, uint32_t id);
   uint32_t count() const { return count_.load(std::memory_order_relaxed); }
   std::mutex& mutex() { return mutex_; }

@@ -8,6 +8,7 @@
 
 #include "gpumem.h"
 #include "recorder.h"
+#include "session.h"
 
 namespace gpumem {
 namespace {
@@ -57,14 +58,35 @@ bool LiveAllocator::is_inherited() const {
   return generation_ != g_generation.load(std::memory_order_relaxed);
 }
 
+// The lock of an allocator that can answer.
+std::unique_lock<std::mutex> LiveAllocator::enter() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (is_broken_) throw NotServing();
+  return lock;
+}
+
+// Changes the heap; `otherwise` where the allocator serves no more.
+template <typename Change>
+Outcome LiveAllocator::change(Outcome otherwise, Change make) {
+  if (is_inherited()) return otherwise;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_broken_) return otherwise;
+  try {
+    return make();
+  } catch (const std::bad_alloc&) {
+    is_broken_ = true;
+    throw;
+  }
+}
+
 Outcome LiveAllocator::allocate(uint64_t bytes, uint64_t stream, Allocation* allocation) {
-  if (is_inherited()) return Outcome::kDeviceFailed;
-  std::lock_guard<std::mutex> lock(mutex_);
-  Request request;
-  request.bytes = bytes;
-  request.stream = stream;
-  request.pool = captures_.empty() ? nullptr : find_captured_pool(stream);
-  return policy_.allocate(request, allocation);
+  return change(Outcome::kDeviceFailed, [&] {
+    Request request;
+    request.bytes = bytes;
+    request.stream = stream;
+    request.pool = captures_.empty() ? nullptr : find_captured_pool(stream);
+    return policy_.allocate(request, allocation);
+  });
 }
 
 const PoolId* LiveAllocator::find_captured_pool(uint64_t stream) const {
@@ -74,21 +96,15 @@ const PoolId* LiveAllocator::find_captured_pool(uint64_t stream) const {
 }
 
 Outcome LiveAllocator::free(uint64_t address) {
-  if (is_inherited()) return Outcome::kOk;
-  std::lock_guard<std::mutex> lock(mutex_);
-  return policy_.free(address);
+  return change(Outcome::kOk, [&] { return policy_.free(address); });
 }
 
 Outcome LiveAllocator::record_stream(uint64_t address, uint64_t stream) {
-  if (is_inherited()) return Outcome::kOk;
-  std::lock_guard<std::mutex> lock(mutex_);
-  return policy_.record_stream(address, stream);
+  return change(Outcome::kOk, [&] { return policy_.record_stream(address, stream); });
 }
 
 Outcome LiveAllocator::empty_cache() {
-  if (is_inherited()) return Outcome::kOk;
-  std::lock_guard<std::mutex> lock(mutex_);
-  return release_idle();
+  return change(Outcome::kOk, [&] { return release_idle(); });
 }
 
 // The event stands before the releases that it causes.
@@ -102,7 +118,7 @@ Outcome LiveAllocator::release_idle() {
 
 void LiveAllocator::take_statistics(LiveStatistics* now, LiveStatistics* base, IdleMeasure* idle,
                                     uint64_t* max_split_bytes) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const std::unique_lock<std::mutex> lock = enter();
   *now = counted();
   *base = base_;
   *idle = policy_.measure_idle();
@@ -110,49 +126,53 @@ void LiveAllocator::take_statistics(LiveStatistics* now, LiveStatistics* base, I
 }
 
 void LiveAllocator::reset_accumulated() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const std::unique_lock<std::mutex> lock = enter();
   base_ = counted();
 }
 
 void LiveAllocator::reset_peaks() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const std::unique_lock<std::mutex> lock = enter();
   policy_.reset_peaks();
   for (Counter* counter : {&counts_.oversize_blocks, &counts_.oversize_segments}) counter->peak = counter->now;
 }
 
 void LiveAllocator::begin_pool(PoolId pool, std::function<bool(uint64_t)> accepts) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  policy_.create_pool(pool, false, false, false);
-  policy_.begin_capture(pool, kNoStream);
-  captures_.push_back(Capture{pool, std::move(accepts)});
+  change(Outcome::kOk, [&] {
+    policy_.create_pool(pool, false, false, false);
+    policy_.begin_capture(pool, kNoStream);
+    captures_.push_back(Capture{pool, std::move(accepts)});
+    return Outcome::kOk;
+  });
 }
 
 void LiveAllocator::end_pool(PoolId pool) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  policy_.end_route(pool);
-  auto last =
-      std::find_if(captures_.rbegin(), captures_.rend(), [&](const Capture& capture) { return capture.pool == pool; });
-  if (last != captures_.rend()) captures_.erase(std::next(last).base());
+  change(Outcome::kOk, [&] {
+    policy_.end_route(pool);
+    auto last = std::find_if(captures_.rbegin(), captures_.rend(),
+                             [&](const Capture& capture) { return capture.pool == pool; });
+    if (last != captures_.rend()) captures_.erase(std::next(last).base());
+    return Outcome::kOk;
+  });
 }
 
 void LiveAllocator::release_pool(PoolId pool) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  policy_.release_pool(pool);
+  change(Outcome::kOk, [&] { return policy_.release_pool(pool); });
 }
 
 // Live blocks are freed first, so that the recording ends with an empty heap.
 void LiveAllocator::close() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<uint64_t> live;
-  policy_.visit([&](const SegmentDescription&, const BlockDescription& block) {
-    if (block.state == BlockState::kAllocated) live.push_back(block.address);
+  change(Outcome::kOk, [&] {
+    std::vector<uint64_t> live;
+    policy_.visit([&](const SegmentDescription&, const BlockDescription& block) {
+      if (block.state == BlockState::kAllocated) live.push_back(block.address);
+    });
+    for (uint64_t address : live) policy_.free(address);
+    return policy_.statistics().all.reserved_bytes.now > 0 ? release_idle() : Outcome::kOk;
   });
-  for (uint64_t address : live) policy_.free(address);
-  if (policy_.statistics().all.reserved_bytes.now > 0) release_idle();
 }
 
 Refusal LiveAllocator::describe_refusal(uint64_t bytes) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const std::unique_lock<std::mutex> lock = enter();
   Refusal refusal;
   Policy::Attempt attempt;
   Request request;
@@ -174,20 +194,21 @@ Refusal LiveAllocator::describe_refusal(uint64_t bytes) {
 std::string LiveAllocator::describe_failure() {
   if (is_inherited()) return "serving a process forked from the one that the allocator belongs to";
   std::lock_guard<std::mutex> lock(mutex_);
+  if (is_broken_) return "serving a heap that an earlier call left half changed, as the process had no memory left";
   std::string text = policy_.failed_call();
   if (cuda_ && !cuda_->last_error().empty()) text += ": " + cuda_->last_error();
   return text;
 }
 
 DeviceMemory LiveAllocator::memory() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const std::unique_lock<std::mutex> lock = enter();
   DeviceMemory now{0, 0};
   if (device_->memory(&now) != DeviceStatus::kOk) now = DeviceMemory{0, 0};
   return now;
 }
 
 uint64_t LiveAllocator::find_largest_free(uint64_t driver_free_bytes) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const std::unique_lock<std::mutex> lock = enter();
   IdleMeasure idle = policy_.measure_idle();
   return std::max({driver_free_bytes, idle.small_free_bytes_max, idle.large_free_bytes_max});
 }
@@ -216,7 +237,7 @@ void LiveAllocator::on_event(const PolicyEvent& told) {
   event.stream = told.stream;
   event.pool_first = told.pool.first;
   event.pool_second = told.pool.second;
-  recorder::record_event(event, lane_);
+  guarded_recording([&] { return recorder::record_event(event, lane_); });
 }
 
 }  // namespace gpumem

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,11 @@ struct Refusal {
   uint64_t private_idle_bytes = 0;  // of what is reserved and not allocated: idle in private pools
 };
 
+// Thrown where an allocator is asked for figures that it does not have any more; describe_failure() says why.
+struct NotServing : std::runtime_error {
+  NotServing() : std::runtime_error("gpumem's allocator serves nothing any more") {}
+};
+
 class LiveAllocator : private EventSink {
  public:
   LiveAllocator(std::unique_ptr<CudaDevice> device, const LiveOptions& options);
@@ -61,15 +67,15 @@ class LiveAllocator : private EventSink {
   void end_pool(PoolId pool);
   void release_pool(PoolId pool);
 
-  // The policy and the device, with the lock held.
+  // The policy and the device, with the lock held. These and what follows throw NotServing.
   template <typename Body>
   auto with_policy(Body body) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const std::unique_lock<std::mutex> lock = enter();
     return body(policy_);
   }
   template <typename Body>
   auto with_simulated(Body body) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const std::unique_lock<std::mutex> lock = enter();
     return body(simulated_);
   }
 
@@ -102,6 +108,10 @@ class LiveAllocator : private EventSink {
     std::function<bool(uint64_t)> accepts;
   };
 
+  std::unique_lock<std::mutex> enter();
+  template <typename Change>
+  Outcome change(Outcome otherwise, Change make);
+
   void on_event(const PolicyEvent& event) override;
   void count(const PolicyEvent& event);
   Outcome release_idle();
@@ -109,6 +119,7 @@ class LiveAllocator : private EventSink {
   const PoolId* find_captured_pool(uint64_t stream) const;
 
   std::mutex mutex_;
+  bool is_broken_ = false;  // a change of the heap was left half made: the process had no memory for the rest
   std::unique_ptr<Device> device_;
   CudaDevice* cuda_ = nullptr;            // device_, if it is one
   SimulatedDevice* simulated_ = nullptr;  // device_, if it is one

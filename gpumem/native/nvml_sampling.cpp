@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
+#include <utility>
 
+#include "guarded.h"
 #include "journal_file.h"
 #include "recorder.h"
 #include "segment_signal.h"
@@ -97,11 +99,13 @@ void NvmlSampling::read(uint64_t handle, gm_nvml_figures* figures) {
 
 void NvmlSampling::follow(uint64_t generation, const gm_nvml_device* devices, uint32_t count) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  followed_.clear();
+  followed_.clear();  // where there is no memory for all of them, each reading is judged
+  std::vector<Followed> followed;
   for (uint32_t i = 0; i < count; ++i) {
     const gm_nvml_device& judged = devices[i];
-    followed_.push_back({judged, {judged.shares, judged.shares + judged.share_count}});
+    followed.push_back({judged, {judged.shares, judged.shares + judged.share_count}});
   }
+  followed_ = std::move(followed);
   followed_generation_ = generation;
   last_reading_ns_.store(clock_ns(CLOCK_MONOTONIC), std::memory_order_relaxed);
 }
@@ -121,7 +125,7 @@ gm_nvml_outcome NvmlSampling::run(uint32_t interval_ms, uint64_t gap_ns) {
     seen_ = wait_segment_event(seen_, is_stopping_.load(std::memory_order_relaxed) ? 0 : interval_ms);
     const bool is_last = is_stopping_.load(std::memory_order_relaxed);
     if (!is_last) sleep_until(last_reading_ns_.load(std::memory_order_relaxed) + gap_ns);
-    const gm_nvml_outcome outcome = sample(0);
+    const gm_nvml_outcome outcome = guarded_value(GM_NVML_JUDGE, [this] { return sample(0); });
     if (outcome == GM_NVML_JUDGE) return is_last ? GM_NVML_JUDGE_LAST : GM_NVML_JUDGE;
     if (is_last || outcome == GM_NVML_GIVEN_UP) return outcome;
   }

@@ -8,6 +8,7 @@
 
 using gpumem::copy_text;
 using gpumem::guarded;
+using gpumem::guarded_on;
 using gpumem::PoolId;
 using gpumem::status_of;
 
@@ -53,6 +54,7 @@ struct gm_policy {
   }
 
   std::mutex mutex;
+  bool is_broken = false;  // see guarded_on
   gpumem::SimulatedDevice device;
   Listener listener;
   gpumem::Policy policy;
@@ -64,10 +66,8 @@ namespace {
 template <typename Body>
 gm_status locked(gm_policy* policy, Body body) {
   if (!policy) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
-    std::lock_guard<std::mutex> lock(policy->mutex);
-    return body();
-  });
+  std::lock_guard<std::mutex> lock(policy->mutex);
+  return guarded_on(policy, body);
 }
 
 }  // namespace

@@ -4,11 +4,11 @@
 #pragma once
 
 #include <cstddef>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "gpumem_policy.h"
+#include "guarded.h"
 #include "policy.h"
 
 namespace gpumem {
@@ -36,15 +36,5 @@ struct HeapRows {
   std::vector<uint8_t> bytes;
 };
 void fill_heap(const Policy& policy, HeapRows* rows);
-
-// Nothing leaves through the C interface but a status; memory is all that can run out here.
-template <typename Body>
-gm_status guarded(Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return GM_POLICY_OUT_OF_MEMORY;
-  }
-}
 
 }  // namespace gpumem

@@ -1,6 +1,5 @@
 // The C interface of replay: argument checks and translation, nothing else.
 #include <algorithm>
-#include <new>
 
 #include "gpumem_policy.h"
 #include "policy_translate.h"
@@ -9,11 +8,13 @@
 
 struct gm_replay {
   gpumem::ReplaySession session;
+  mutable bool is_broken = false;  // see guarded_on
 };
 
 using gpumem::behaviour_of;
 using gpumem::copy_text;
 using gpumem::guarded;
+using gpumem::guarded_on;
 using gpumem::has_columns;
 
 namespace {
@@ -64,9 +65,10 @@ void fill_difference(const gpumem::Difference& difference, gm_replay_result* res
 
 gm_status gm_replay_create(gm_replay** replay) {
   if (!replay) return GM_BAD_ARGUMENT;
-  *replay = new (std::nothrow) gm_replay();
-  if (!*replay) return GM_POLICY_OUT_OF_MEMORY;
-  return GM_OK;
+  return guarded([&]() -> gm_status {
+    *replay = new gm_replay();
+    return GM_OK;
+  });
 }
 
 void gm_replay_destroy(gm_replay* replay) {
@@ -75,7 +77,7 @@ void gm_replay_destroy(gm_replay* replay) {
 
 gm_status gm_replay_add_streams(gm_replay* replay, const uint64_t* handles, uint64_t count) {
   if (!replay || (count && !handles)) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
+  return guarded_on(replay, [&]() -> gm_status {
     replay->session.reader().add_streams(handles, count);
     return GM_OK;
   });
@@ -83,7 +85,7 @@ gm_status gm_replay_add_streams(gm_replay* replay, const uint64_t* handles, uint
 
 gm_status gm_replay_add_pools(gm_replay* replay, const uint64_t* first, const uint64_t* second, uint64_t count) {
   if (!replay || (count && (!first || !second))) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
+  return guarded_on(replay, [&]() -> gm_status {
     for (uint64_t i = 0; i < count; ++i) replay->session.reader().add_pool(gpumem::PoolId{first[i], second[i]});
     return GM_OK;
   });
@@ -91,7 +93,7 @@ gm_status gm_replay_add_pools(gm_replay* replay, const uint64_t* first, const ui
 
 gm_status gm_replay_add_device(gm_replay* replay, const gm_replay_device* device, char* error, size_t capacity) {
   if (!replay || !device || !device->settings || replay->session.find_device(device->device)) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
+  return guarded_on(replay, [&]() -> gm_status {
     gpumem::ReplayOptions options;
     std::string reason;
     bool ok = gpumem::parse_settings(device->settings, &options.settings, &reason);
@@ -116,7 +118,7 @@ gm_status gm_replay_declare_pool(gm_replay* replay, uint32_t device, uint64_t fi
                                  uint32_t use_on_oom) {
   gpumem::TraceFollower* follower = follower_of(replay, device);
   if (!follower || (first == 0 && second == 0)) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
+  return guarded_on(replay, [&]() -> gm_status {
     follower->declare_pool(gpumem::PoolId{first, second}, no_split, use_on_oom);
     return GM_OK;
   });
@@ -126,7 +128,7 @@ gm_status gm_replay_adopt(gm_replay* replay, uint32_t device, const gm_heap_segm
                           const gm_heap_blocks* blocks) {
   gpumem::TraceFollower* follower = follower_of(replay, device);
   if (!follower || !segments || !blocks) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
+  return guarded_on(replay, [&]() -> gm_status {
     gpumem::Heap heap;
     std::string reason;
     if (!gpumem::read_heap(*segments, *blocks, &heap, &reason)) return GM_BAD_ARGUMENT;
@@ -140,7 +142,7 @@ gm_status gm_replay_adopt_from_end(gm_replay* replay, uint32_t device, const gm_
                                    size_t capacity) {
   gpumem::TraceFollower* follower = follower_of(replay, device);
   if (!follower || !segments || !blocks || !has_columns(events)) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
+  return guarded_on(replay, [&]() -> gm_status {
     gpumem::Heap end;
     std::string reason;
     if (!gpumem::read_heap(*segments, *blocks, &end, &reason)) {
@@ -165,7 +167,7 @@ gm_status gm_replay_adopt_from_end(gm_replay* replay, uint32_t device, const gm_
 
 gm_status gm_replay_feed(gm_replay* replay, const gm_replay_events* events) {
   if (!replay || !has_columns(events)) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
+  return guarded_on(replay, [&]() -> gm_status {
     replay->session.feed(*events);
     return GM_OK;
   });
@@ -173,7 +175,7 @@ gm_status gm_replay_feed(gm_replay* replay, const gm_replay_events* events) {
 
 gm_status gm_replay_finish(gm_replay* replay) {
   if (!replay) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
+  return guarded_on(replay, [&]() -> gm_status {
     replay->session.finish();
     return GM_OK;
   });
@@ -181,38 +183,42 @@ gm_status gm_replay_finish(gm_replay* replay) {
 
 gm_status gm_replay_settle(gm_replay* replay, uint64_t position) {
   if (!replay) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
+  return guarded_on(replay, [&]() -> gm_status {
     replay->session.settle(position);
     return GM_OK;
   });
 }
 
 uint64_t gm_replay_ready(const gm_replay* replay) {
-  return replay ? replay->session.ready_count() : 0;
+  return replay && !replay->is_broken ? replay->session.ready_count() : 0;
 }
 
 gm_status gm_replay_take(gm_replay* replay, uint64_t count, uint64_t* block_bytes, uint64_t* split_bytes,
                          uint16_t* flags) {
-  if (!replay || count > replay->session.ready_count()) return GM_BAD_ARGUMENT;
+  if (!replay || count > gm_replay_ready(replay)) return GM_BAD_ARGUMENT;
   if (count && (!block_bytes || !split_bytes || !flags)) return GM_BAD_ARGUMENT;
-  replay->session.take(count, block_bytes, split_bytes, flags);
-  return GM_OK;
+  return guarded_on(replay, [&]() -> gm_status {
+    replay->session.take(count, block_bytes, split_bytes, flags);
+    return GM_OK;
+  });
 }
 
 gm_status gm_replay_get_result(const gm_replay* replay, uint32_t device, gm_replay_result* result) {
   const gpumem::TraceFollower* follower = follower_of(replay, device);
   if (!follower || !result) return GM_BAD_ARGUMENT;
-  const gpumem::ReplayResult& told = follower->result();
-  *result = gm_replay_result();
-  result->decisions = told.decisions;
-  result->events = told.events;
-  result->limit_bytes_min = told.reserved_bytes_accepted_max;
-  result->limit_bytes_max = told.reserved_bytes_refused_min;
-  result->empty_cache_count = told.empty_cache_positions.size();
-  result->assumptions = told.assumptions;
-  fill_counts(follower->policy(), result);
-  fill_difference(told.difference, result);
-  return GM_OK;
+  return guarded_on(replay, [&]() -> gm_status {
+    const gpumem::ReplayResult& told = follower->result();
+    *result = gm_replay_result();
+    result->decisions = told.decisions;
+    result->events = told.events;
+    result->limit_bytes_min = told.reserved_bytes_accepted_max;
+    result->limit_bytes_max = told.reserved_bytes_refused_min;
+    result->empty_cache_count = told.empty_cache_positions.size();
+    result->assumptions = told.assumptions;
+    fill_counts(follower->policy(), result);
+    fill_difference(told.difference, result);
+    return GM_OK;
+  });
 }
 
 gm_status gm_replay_get_empty_caches(const gm_replay* replay, uint32_t device, uint64_t* positions, uint64_t capacity) {
@@ -226,18 +232,22 @@ gm_status gm_replay_get_empty_caches(const gm_replay* replay, uint32_t device, u
 gm_status gm_replay_count_heap(const gm_replay* replay, uint32_t device, uint64_t* segments, uint64_t* blocks) {
   const gpumem::TraceFollower* follower = follower_of(replay, device);
   if (!follower || !segments || !blocks) return GM_BAD_ARGUMENT;
-  gm_heap_segments segment_rows = {};
-  gm_heap_blocks block_rows = {};
-  gpumem::list_heap(follower->policy(), &segment_rows, &block_rows);
-  *segments = segment_rows.count;
-  *blocks = block_rows.count;
-  return GM_OK;
+  return guarded_on(replay, [&]() -> gm_status {
+    gm_heap_segments segment_rows = {};
+    gm_heap_blocks block_rows = {};
+    gpumem::list_heap(follower->policy(), &segment_rows, &block_rows);
+    *segments = segment_rows.count;
+    *blocks = block_rows.count;
+    return GM_OK;
+  });
 }
 
 gm_status gm_replay_get_heap(const gm_replay* replay, uint32_t device, gm_heap_segments* segments,
                              gm_heap_blocks* blocks) {
   const gpumem::TraceFollower* follower = follower_of(replay, device);
   if (!follower || !segments || !blocks || !segments->address || !blocks->address) return GM_BAD_ARGUMENT;
-  gpumem::list_heap(follower->policy(), segments, blocks);
-  return GM_OK;
+  return guarded_on(replay, [&]() -> gm_status {
+    gpumem::list_heap(follower->policy(), segments, blocks);
+    return GM_OK;
+  });
 }

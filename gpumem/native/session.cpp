@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -45,12 +46,10 @@ gm_status write_fact(Session* session, const std::string& key, const char* json,
 // g_control_mutex is held.
 gm_status open_session(std::string path, int32_t* errno_value) {
   const ChildInheritance& inherited = g_inheritance;
-  auto* session = new Session;
-  const gm_status status = session->journal.create(path.c_str(), inherited.run_id, errno_value);
-  if (status != GM_OK) {
-    delete session;
-    return status;
-  }
+  auto made = std::make_unique<Session>();
+  const gm_status status = made->journal.create(path.c_str(), inherited.run_id, errno_value);
+  if (status != GM_OK) return status;
+  Session* session = made.release();
   session->serial = g_serial.fetch_add(1, std::memory_order_relaxed) + 1;
   session->has_stacks = inherited.has_stacks;
   session->path = std::move(path);
@@ -118,6 +117,14 @@ gm_status Session::refuse(gm_status status) {
   refused_count.fetch_add(1, std::memory_order_relaxed);
   if (journal.status() != GM_OK) end(journal.status() == GM_DISK_FULL ? "disk_full" : "cannot_map");
   return status;
+}
+
+gm_status end_for_want_of_memory() {
+  if (Session* session = open_session_or_null()) {
+    session->refused_count.fetch_add(1, std::memory_order_relaxed);
+    session->end("no_memory");
+  }
+  return GM_NO_MEMORY;
 }
 
 gm_status start_session(const gm_recorder_options& options, int32_t* errno_value) {

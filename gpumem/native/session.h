@@ -11,6 +11,7 @@
 #include <string>
 
 #include "gpumem.h"
+#include "guarded.h"
 #include "intern.h"
 #include "journal.h"
 #include "walker.h"
@@ -83,6 +84,15 @@ inline Session* open_session_or_null() {
 }
 // The session that is or was; null before the first (and in a child before its own).
 Session* latest_session();
+// The process has no memory left for what an event needs: as on a full disk the recording ends there, since a history
+// that lacks an event is none, and the program goes on. Counts the event as refused; GM_NO_MEMORY.
+gm_status end_for_want_of_memory();
+// guarded() for a call that records an event.
+template <typename Body>
+gm_status guarded_recording(Body body) noexcept {
+  const gm_status status = guarded(body);
+  return status == GM_NO_MEMORY ? end_for_want_of_memory() : status;
+}
 gm_status keep_fact(const char* key, const char* json, size_t json_bytes);
 
 }  // namespace gpumem

@@ -202,7 +202,8 @@ GM_API void* gm_torch_malloc(size_t bytes, int device, void* stream) {
 // Called from destructors of tensors, where an exception would end the process.
 GM_API void gm_torch_free(void* address, size_t, int device, void*) {
   LiveAllocator* allocator = find_allocator(device);
-  if (address && allocator) allocator->free(reinterpret_cast<uintptr_t>(address));
+  if (!address || !allocator) return;
+  gpumem::guarded([&] { return gpumem::status_of(allocator->free(reinterpret_cast<uintptr_t>(address))); });
 }
 
 // PyTorch does not say which device the block is on: whoever handed it out knows it.
@@ -244,8 +245,14 @@ GM_API void gm_torch_end_pool(int device, TorchPool pool) {
   if (LiveAllocator* allocator = find_allocator(device)) allocator->end_pool(pool_of(pool));
 }
 
+// As gm_torch_free, by destructors of graphs and pools.
 GM_API void gm_torch_release_pool(int device, TorchPool pool) {
-  if (LiveAllocator* allocator = find_allocator(device)) allocator->release_pool(pool_of(pool));
+  LiveAllocator* allocator = find_allocator(device);
+  if (!allocator) return;
+  gpumem::guarded([&]() -> gm_status {
+    allocator->release_pool(pool_of(pool));
+    return GM_OK;
+  });
 }
 
 }  // extern "C"

@@ -8,6 +8,7 @@
 
 using gpumem::copy_text;
 using gpumem::guarded;
+using gpumem::guarded_on;
 
 struct gm_what_if {
   gm_what_if(const gm_what_if_options& options, const gpumem::Settings& settings)
@@ -22,6 +23,7 @@ struct gm_what_if {
   gpumem::WhatIf replay;
   uint32_t device;
   uint64_t fed_count = 0;  // positions passed so far
+  bool is_broken = false;  // see guarded_on
 };
 
 gm_status gm_what_if_create(const gm_what_if_options* options, gm_what_if** what_if, char* error, size_t capacity) {
@@ -44,7 +46,7 @@ void gm_what_if_destroy(gm_what_if* what_if) {
 
 gm_status gm_what_if_add_streams(gm_what_if* what_if, const uint64_t* handles, uint64_t count) {
   if (!what_if || (count && !handles)) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
+  return guarded_on(what_if, [&]() -> gm_status {
     what_if->reader.add_streams(handles, count);
     return GM_OK;
   });
@@ -52,7 +54,7 @@ gm_status gm_what_if_add_streams(gm_what_if* what_if, const uint64_t* handles, u
 
 gm_status gm_what_if_add_pools(gm_what_if* what_if, const uint64_t* first, const uint64_t* second, uint64_t count) {
   if (!what_if || (count && (!first || !second))) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
+  return guarded_on(what_if, [&]() -> gm_status {
     for (uint64_t i = 0; i < count; ++i) what_if->reader.add_pool(gpumem::PoolId{first[i], second[i]});
     return GM_OK;
   });
@@ -60,7 +62,7 @@ gm_status gm_what_if_add_pools(gm_what_if* what_if, const uint64_t* first, const
 
 gm_status gm_what_if_add_empty_caches(gm_what_if* what_if, const uint64_t* positions, uint64_t count) {
   if (!what_if || (count && !positions)) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
+  return guarded_on(what_if, [&]() -> gm_status {
     for (uint64_t i = 0; i < count; ++i) what_if->replay.add_empty_cache(positions[i]);
     return GM_OK;
   });
@@ -68,7 +70,7 @@ gm_status gm_what_if_add_empty_caches(gm_what_if* what_if, const uint64_t* posit
 
 gm_status gm_what_if_feed(gm_what_if* what_if, const gm_replay_events* events) {
   if (!what_if || !gpumem::has_columns(events)) return GM_BAD_ARGUMENT;
-  return guarded([&]() -> gm_status {
+  return guarded_on(what_if, [&]() -> gm_status {
     for (uint64_t row = 0; row < events->count; ++row) {
       gpumem::RecordedEvent event;
       if (events->device[row] != what_if->device) continue;

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpumem import abi
 from gpumem.abi import cupy as native_functions
-from gpumem.abi.allocator import NativeAllocator, Status
+from gpumem.abi.allocator import NO_MEMORY, NativeAllocator, Status
 from gpumem.recorder import own_allocators, recording
 from gpumem.vocabulary import AllocatorChoice
 
@@ -88,6 +88,8 @@ class CupyAllocator:
             error = self._cupy.cuda.memory.OutOfMemoryError(byte_count, held, limit)
             assert isinstance(error, Exception)
             return error
+        if status is Status.NO_MEMORY:
+            return MemoryError(NO_MEMORY)
         return RuntimeError(f"GPU {device} failed while {native.describe_failure()}.")
 
 

@@ -23,10 +23,10 @@ def printable(text: str) -> str:
 def ending(ended_by: str) -> str:
     """How the program ended, to follow a figure: `, exit code 3`; nothing where that was its plain end.
 
-    Nor for a full disk, which is worth a sentence of its own, and a snapshot, which is no end.
+    Nor for want of disk or memory, which is worth a sentence of its own, and a snapshot, which is no end.
     """
     word, _, number = ended_by.partition(" ")
-    if ended_by in ("", "exit", "disk_full", "snapshot"):
+    if ended_by in ("", "exit", "disk_full", "no_memory", "snapshot"):
         return ""
     if word == "exit":
         return f", exit code {printable(number)}"
@@ -48,6 +48,8 @@ def ending_sentence(ended_by: str) -> str:
         return "The program was killed, and its recorder with it."
     if ended_by == "disk_full":
         return "The disk was full: recording stopped there, the program went on."
+    if ended_by == "no_memory":
+        return "The process had no memory left for its events: recording stopped there, the program went on."
     return f"The recording ended by {printable(ended_by)}."
 
 

@@ -21,6 +21,7 @@ PROGRAMS = [
     "test_walker",
     "test_live_allocator",
     "test_nvml_sampling",
+    "test_no_memory",
 ]
 # The thread sanitizer's own runtime allows no new threads after a fork.
 CASES = [

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import gpumem
+from gpumem.abi.allocator import Status
 from gpumem.abi.policy import NO_LIMIT, DeviceOptions
 from gpumem.allocator import Allocator
 from gpumem.analyses.replay import Wish, find_replay
@@ -265,3 +266,17 @@ def test_two_devices_in_one_program_are_two_heaps_in_its_trace(tmp_path: Path) -
         }
     checks = [device.check for device in find_replay(trace, Wish({})).devices]
     assert [(check.exact, check.decision_count == check.event_count) for check in checks] == [(True, True)] * 2
+
+
+def test_process_without_memory_is_told_so_and_not_that_the_gpu_is_full(
+    gpu: Allocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = gpu._native
+    assert native is not None
+    monkeypatch.setattr(native, "alloc", lambda byte_count, stream: (Status.NO_MEMORY, 0))
+    monkeypatch.setattr(native, "free", lambda address: Status.NO_MEMORY)
+    with pytest.raises(MemoryError, match="this process has no memory left") as refused:
+        gpu.alloc(512)
+    assert not isinstance(refused.value, gpumem.OutOfMemoryError)
+    with pytest.raises(MemoryError, match="this process has no memory left"):
+        gpu.free(512)

@@ -28,7 +28,8 @@ enum gm_status_code {
   GM_CANNOT_CREATE = 3, /* the journal could not be created; errno_value says why */
   GM_CANNOT_MAP = 4,    /* the file system cannot map or reserve files */
   GM_BAD_ARGUMENT = 5,  /* a null or impossible argument: the caller's bug */
-  GM_UNSUPPORTED = 6    /* this interpreter or build cannot do it (stack walking) */
+  GM_UNSUPPORTED = 6,   /* this interpreter or build cannot do it (stack walking) */
+  GM_NO_MEMORY = 7      /* the process has no memory left for it */
 };
 
 /* ---- events and records ------------------------------------------------------------------- */
@@ -141,7 +142,7 @@ typedef struct gm_recorder_counts {
   uint64_t segment_events;  /* segment_alloc, free, map, unmap so far */
   uint64_t journal_bytes;   /* bytes reserved in the journal file */
   uint64_t stacks;          /* distinct stacks */
-  uint64_t records_refused; /* events that came after the disk was full */
+  uint64_t records_refused; /* events that came once the disk was full or memory had run out */
   int32_t status;           /* GM_OK, or GM_DISK_FULL … once recording stopped itself */
   int32_t errno_value;      /* errno behind status */
 } gm_recorder_counts;

@@ -3,8 +3,10 @@
  * Owns: the exported symbols of live allocators (gm_allocator_*) and of their place in PyTorch (gm_torch_*) and CuPy
  * (gm_cupy_*), their layouts. Must not know: Python, PyTorch's types.
  *
- * gm_allocator_* return a gm_status or a plain value, never throw, and may be called from any thread. gm_torch_* are
- * called by PyTorch, which turns a C++ exception into its own error: they may throw.
+ * gm_allocator_* return a gm_status or a plain value, never throw, and may be called from any thread. GM_NO_MEMORY for
+ * a change of the heap is an allocator's last word: GM_POLICY_DEVICE_FAILED for requests and figures from then on, and
+ * what is freed is taken back without effect. gm_torch_* are called by PyTorch, which turns a C++ exception into its
+ * own error: they may throw, but for what ends a tensor, a graph or a pool.
  */
 #ifndef GPUMEM_ALLOCATOR_H
 #define GPUMEM_ALLOCATOR_H

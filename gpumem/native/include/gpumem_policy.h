@@ -4,7 +4,8 @@
  * layouts. Must not know: Python, files, PyTorch types.
  *
  * Every gm_* function returns a gm_status or a plain value and never throws. A handle may be used from any thread;
- * gm_policy_* calls on one handle lock it, gm_replay_* handles belong to one thread at a time.
+ * gm_policy_* calls on one handle lock it, gm_replay_* handles belong to one thread at a time. A handle that gave
+ * GM_NO_MEMORY gives nothing else from then on: what it holds was left half changed.
  */
 #ifndef GPUMEM_POLICY_H
 #define GPUMEM_POLICY_H

@@ -34,6 +34,8 @@ def _trace_lines(summary: TraceSummary) -> Iterator[str]:
             yield from _device_lines(device)
     if meta.ended_by == "disk_full":
         yield "  the disk was full: recording stopped there, the program went on"
+    if meta.ended_by == "no_memory":
+        yield "  the process had no memory left for its events: recording stopped there, the program went on"
     if meta.records_lost:
         yield f"  {counted(meta.records_lost, 'event')} begun but not finished when the program died"
     for sentence in (meta.stacks_off, *meta.notes):

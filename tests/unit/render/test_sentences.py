@@ -6,6 +6,7 @@ from gpumem.analyses.explain import find_explanation
 from gpumem.analyses.summary import summarise_trace
 from gpumem.heap.instants import find_instant
 from gpumem.render.terminal.explain import render_explanation
+from gpumem.render.terminal.run_end import render_run_end
 from gpumem.render.terminal.summary import render_summaries
 from gpumem.render.terminal.theme import UNICODE, Page, site_text
 from gpumem.trace.moments import parse_moment
@@ -49,3 +50,10 @@ def test_active_bytes_say_what_they_hold_beyond_allocated_ones() -> None:
     shown = render_summaries([summarise_trace(builder.build())], Page(80, UNICODE)).plain
     (row,) = (line for line in shown.splitlines() if line.startswith("active"))
     assert row.endswith("with pending blocks")
+
+
+def test_recording_that_ended_for_want_of_memory_says_so() -> None:
+    summary = summarise_trace(TraceBuilder(ended_by="no_memory").segment(2 * MIB).alloc("a", 512).build())
+    lost = "no memory left for its events: recording stopped there, the program went on"
+    assert lost in " ".join(render_summaries([summary], Page(80, UNICODE)).plain.split())
+    assert f"the process had {lost}\n" in render_run_end([summary])

@@ -1,0 +1,375 @@
+// The process has no memory left, at every allocation of every exported function in turn: a status comes back, nothing
+// is thrown, and where a handle lived on it works once there is memory again.
+//
+// The program's own operator new serves the library too, as any program's may. The journal's helper thread is spared.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "expect.h"
+#include "gpumem_allocator.h"
+#include "gpumem_nvml.h"
+#include "journal_reading.h"
+#include "recording.h"
+
+namespace {
+
+thread_local uint64_t t_left = 0;           // allocations until one fails; 0: none does
+thread_local bool t_is_for_good = false;    // all that follow fail too
+thread_local uint64_t t_refused_count = 0;  // allocations that failed
+
+void* take_memory(std::size_t bytes, std::size_t alignment) {
+  if (t_left && --t_left == 0) {
+    ++t_refused_count;
+    if (t_is_for_good) t_left = 1;
+    throw std::bad_alloc();
+  }
+  void* taken = nullptr;
+  if (::posix_memalign(&taken, alignment, bytes ? bytes : 1) != 0) throw std::bad_alloc();
+  return taken;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  return take_memory(bytes, alignof(std::max_align_t));
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return take_memory(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* taken) noexcept {
+  std::free(taken);
+}
+void operator delete(void* taken, std::size_t) noexcept {
+  std::free(taken);
+}
+void operator delete(void* taken, std::align_val_t) noexcept {
+  std::free(taken);
+}
+void operator delete(void* taken, std::size_t, std::align_val_t) noexcept {
+  std::free(taken);
+}
+
+extern "C" {
+void pretend_card(size_t card_bytes, int device_count);
+void pretend_finish(uint64_t stream);
+void pretend_devices(int count);
+void* pretend_handle(int device);
+int nvmlDeviceGetMemoryInfo_v2(void*, void*);
+int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned*, void*);
+
+void* gm_torch_malloc(size_t bytes, int device, void* stream);
+void gm_torch_free(void* address, size_t bytes, int device, void* stream);
+void gm_torch_record_stream(void* address, void* stream);
+void gm_torch_release_pool(int device, std::pair<unsigned long long, unsigned long long> pool);
+}
+
+namespace {
+
+constexpr uint64_t kMiB = 1024 * 1024;
+constexpr uint64_t kAllocationsMax = 5000;  // of one scenario
+
+// Runs a call of the library; what it throws is a failure.
+template <typename Call>
+auto held(const char* text, int line, Call call) {
+  try {
+    return call();
+  } catch (...) {
+    ++g_failure_count;
+    std::printf("  line %d: %s threw\n", line, text);
+    return decltype(call())();
+  }
+}
+#define HELD(call) held(#call, __LINE__, [&] { return call; })
+
+// The scenario with its first allocation refused, its second, ... until none is; then with all from there on.
+void without_memory(const std::function<void()>& scenario) {
+  const int failure_count = g_failure_count;
+  for (const bool is_for_good : {false, true}) {
+    uint64_t nth = 0;
+    do {
+      t_refused_count = 0;
+      t_is_for_good = is_for_good;
+      t_left = ++nth;
+      scenario();
+      t_left = 0;
+    } while (t_refused_count > 0 && g_failure_count == failure_count && nth < kAllocationsMax);
+    EXPECT(nth > 1 && nth < kAllocationsMax);
+  }
+}
+
+template <typename Work>
+void with_memory(Work work) {
+  const uint64_t left = std::exchange(t_left, 0);
+  work();
+  t_left = left;
+}
+
+gm_status record_on(uint8_t device, uint64_t number) {
+  gm_event event = {};
+  event.kind = GM_ALLOC;
+  event.device = device;
+  event.address = number;
+  event.stream = number;
+  event.pool_first = number;
+  return gm_record_event(&event);
+}
+
+void test_recorder(const std::string& folder) {
+  const std::string path = folder + "/no_memory.gpumem.journal";
+  const gm_recorder_options options = {path.c_str(), nullptr, kTestRunId, 0, 0};
+  uint64_t round = 0;
+  without_memory([&] {
+    ::unlink(path.c_str());
+    int32_t errno_value = 0;
+    uint32_t scope = 0;
+    gm_recorder_counts counts = {};
+    ++round;
+    HELD(gm_recorder_start(&options, &errno_value));
+    HELD(gm_thread_name("a name"));
+    HELD(gm_record_fact("key of more bytes than a short string holds", "{}", 2));
+    for (uint64_t i = 1; i < 20; ++i) HELD(record_on(static_cast<uint8_t>(i), round * 100 + i));
+    HELD(gm_record_mark(GM_MARK, "a mark", 0, nullptr));
+    HELD(gm_scope_push("a scope of more bytes than a short string holds", &scope));
+    HELD(gm_scope_pop());
+    const gm_reading reading = {};
+    HELD(gm_record_reading(&reading));
+    HELD(gm_recorder_get_counts(&counts));
+    if (HELD(gm_recorder_stop("exit")) == GM_NO_MEMORY) gm_recorder_stop("exit");
+    EXPECT_EQUAL(gm_recorder_is_active(), 0);
+  });
+}
+
+// A history that lacks an event is none.
+void test_recording_ends_at_the_event_that_is_lost(const std::string& folder) {
+  const std::string path = folder + "/ended.gpumem.journal";
+  start_recording(path);
+  EXPECT_EQUAL(record_on(0, 1), GM_OK);
+  t_is_for_good = true;
+  t_left = 1;
+  uint64_t recorded_count = 1, lost_count = 0, refused_count = 0;
+  for (uint64_t i = 2; i < 1000; ++i) {
+    const gm_status status = record_on(0, i);
+    ++(status == GM_OK ? recorded_count : status == GM_NO_MEMORY ? lost_count : refused_count);
+  }
+  t_left = 0;
+  EXPECT_EQUAL(record_on(0, 1), GM_NOT_RECORDING);
+  EXPECT_EQUAL(lost_count, 1);
+  EXPECT_EQUAL(recorded_count + lost_count + refused_count, 999);
+  gm_recorder_counts counts = {};
+  EXPECT_EQUAL(gm_recorder_get_counts(&counts), GM_OK);
+  EXPECT_EQUAL(counts.records, recorded_count);
+  EXPECT_EQUAL(counts.records_refused, 1000 - recorded_count);
+  gm_recorder_stop("exit");
+  const JournalContents contents = read_journal(path);
+  EXPECT(contents.is_whole && contents.is_closed);
+  EXPECT_EQUAL(contents.ended_by, "no_memory");
+  EXPECT_EQUAL(contents.records.size(), recorded_count);
+  for (const auto& [event, record] : contents.records) EXPECT_EQUAL(record.address, event + 1);
+}
+
+void test_journal(const std::string& folder) {
+  const std::string path = folder + "/alone.gpumem.journal";
+  without_memory([&] {
+    ::unlink(path.c_str());
+    int32_t errno_value = 0;
+    gm_journal* journal = nullptr;
+    gm_record record = {};
+    HELD(gm_journal_create(path.c_str(), kTestRunId, &errno_value, &journal));
+    HELD(gm_journal_append(journal, &record, nullptr));
+    HELD(gm_journal_append_entry(journal, 1, 1, "text", 4));
+    if (HELD(gm_journal_close(journal, "exit")) != GM_OK && journal) gm_journal_close(journal, "exit");
+  });
+}
+
+void work_on(gm_allocator* allocator) {
+  uint64_t address[8] = {};
+  for (uint64_t i = 0; i < 8; ++i) HELD(gm_allocator_alloc(allocator, (i + 1) * kMiB, i % 3, &address[i]));
+  for (uint64_t one : address) HELD(gm_allocator_record_stream(allocator, one, 7));
+  for (uint64_t one : address) HELD(gm_allocator_free(allocator, one));
+  gm_allocator_statistics statistics;
+  gm_allocator_device device;
+  char text[256];
+  HELD(gm_allocator_get_statistics(allocator, &statistics));
+  HELD(gm_allocator_get_device(allocator, &device));
+  HELD(gm_allocator_get_failure(allocator, text, sizeof text));
+  HELD(gm_allocator_check(allocator, text, sizeof text));
+  const auto take = [](void*, const gm_heap_segments*, const gm_heap_blocks*, uint64_t) {};
+  HELD(gm_allocator_take_heap(allocator, take, nullptr));
+  HELD(gm_allocator_reset_peaks(allocator));
+  HELD(gm_allocator_empty_cache(allocator));
+}
+
+void test_allocator(uint32_t kind, const char* settings) {
+  const gm_allocator_options options = {settings, 64 * kMiB, GM_NO_LIMIT, kind, 0};
+  pretend_card(64 * kMiB, 1);
+  without_memory([&] {
+    gm_allocator* allocator = nullptr;
+    char error[256] = "";
+    HELD(gm_allocator_create(&options, &allocator, error, sizeof error));
+    work_on(allocator);
+    HELD((gm_allocator_destroy(allocator), 0));
+    uint32_t count = 0;
+    gm_allocator_gpu gpu;
+    HELD(gm_allocator_count_gpus(&count, error, sizeof error));
+    HELD(gm_allocator_get_gpu(0, &gpu, error, sizeof error));
+  });
+}
+
+// PyTorch takes an exception from where a tensor is made, not from where one ends.
+void test_torch_frees() {
+  constexpr int kDevices = 128;
+  pretend_card(1024 * kMiB, kDevices);
+  char error[256];
+  EXPECT_EQUAL(gm_torch_prepare("", error, sizeof error), GM_OK);
+  int device = 0;  // another one each time: an allocator that lost memory in the midst of a change serves no more
+  without_memory([&] {
+    ++device;
+    EXPECT(device < kDevices);
+    void* blocks[4] = {};
+    with_memory([&] {
+      for (void*& block : blocks) block = gm_torch_malloc(3 * kMiB, device, nullptr);
+      for (void* block : blocks) gm_torch_record_stream(block, blocks);  // their frees are put off
+    });
+    for (void* block : blocks) HELD((gm_torch_free(block, 0, device, nullptr), 0));
+    HELD((gm_torch_release_pool(device, {1, 2}), 0));
+    pretend_finish(reinterpret_cast<uintptr_t>(blocks));
+  });
+}
+
+void test_nvml(const std::string& folder) {
+  start_recording(folder + "/nvml.gpumem.journal");
+  pretend_devices(1);
+  gm_nvml_functions functions = {};
+  functions.read_memory = reinterpret_cast<uint64_t>(&nvmlDeviceGetMemoryInfo_v2);
+  functions.list_processes[0] = reinterpret_cast<uint64_t>(&nvmlDeviceGetComputeRunningProcesses_v3);
+  functions.memory_version = 0x02000028;
+  const auto handle = reinterpret_cast<uint64_t>(pretend_handle(0));
+  without_memory([&] {
+    gm_nvml* nvml = nullptr;
+    gm_nvml_figures figures = {};
+    HELD(gm_nvml_create(&functions, &nvml));
+    HELD(gm_nvml_read(nvml, handle, &figures));
+    gm_nvml_device judged = {};
+    judged.handle = handle;
+    judged.total_bytes = figures.total_bytes;
+    judged.reserved_bytes = figures.reserved_bytes;
+    judged.rest_bytes_least = INT64_MIN;
+    judged.rest_bytes_most = INT64_MAX;
+    const uint64_t generation = HELD(gm_nvml_forget(nvml));
+    HELD(gm_nvml_follow(nvml, generation, &judged, 1));
+    const int32_t outcome = HELD(gm_nvml_sample(nvml, 0));
+    EXPECT(!nvml || outcome == GM_NVML_RECORDED || outcome == GM_NVML_JUDGE);
+    HELD((gm_nvml_stop(nvml), 0));
+    const int32_t last = HELD(gm_nvml_run(nvml, 1, 0));
+    EXPECT(!nvml || last == GM_NVML_RECORDED || last == GM_NVML_JUDGE_LAST);
+    gm_nvml_destroy(nvml);
+  });
+  gm_recorder_stop("exit");
+}
+
+void ignore_event(void*, const gm_event*) {}
+
+void test_policy() {
+  const gm_policy_options options = {"expandable_segments:True", 64 * kMiB, GM_NO_LIMIT, 1, 0, 0};
+  without_memory([&] {
+    gm_policy* policy = nullptr;
+    char error[256];
+    gm_policy_allocation made = {};
+    gm_policy_statistics statistics;
+    HELD(gm_policy_create(&options, ignore_event, nullptr, &policy, error, sizeof error));
+    HELD(gm_policy_create_pool(policy, 1, 2, 0, 0));
+    for (uint64_t i = 1; i < 4; ++i) HELD(gm_policy_alloc(policy, i * kMiB, i, 1, &made));
+    HELD(gm_policy_record_stream(policy, made.address, 9));
+    HELD(gm_policy_free(policy, made.address));
+    HELD(gm_policy_empty_cache(policy));
+    HELD(gm_policy_get_statistics(policy, &statistics));
+    HELD(gm_policy_check(policy, error, sizeof error));
+    gm_policy_destroy(policy);
+  });
+}
+
+void test_replay() {
+  const uint64_t streams[] = {0, 7}, zero[] = {0}, one[] = {1}, two[] = {2};
+  std::vector<uint8_t> kinds = {GM_SEGMENT_ALLOC, GM_ALLOC, GM_FREE}, devices(3);
+  std::vector<uint16_t> stream(3), pool(3);
+  std::vector<uint64_t> address(3, 0x10000000), bytes = {2 * kMiB, 512, 512};
+  const gm_replay_events events = {3,           kinds.data(),   devices.data(), stream.data(),
+                                   pool.data(), address.data(), bytes.data()};
+  gm_replay_device device = {};
+  device.settings = "";
+  device.capacity_bytes = 64 * kMiB;
+  gm_what_if_options options = {};
+  options.settings = "";
+  options.memory_bytes = 64 * kMiB;
+  options.limit_bytes = GM_NO_LIMIT;
+  without_memory([&] {
+    gm_replay* replay = nullptr;
+    char error[256];
+    uint64_t segments = 0, blocks = 0, block_bytes[3], split_bytes[3];
+    uint16_t flags[3];
+    gm_replay_result result;
+    HELD(gm_replay_create(&replay));
+    HELD(gm_replay_add_streams(replay, streams, 2));
+    HELD(gm_replay_add_pools(replay, zero, zero, 1));
+    HELD(gm_replay_add_device(replay, &device, error, sizeof error));
+    HELD(gm_replay_declare_pool(replay, 0, 1, 2, 1, 0));
+    HELD(gm_replay_feed(replay, &events));
+    HELD(gm_replay_finish(replay));
+    HELD(gm_replay_take(replay, HELD(gm_replay_ready(replay)), block_bytes, split_bytes, flags));
+    HELD(gm_replay_get_result(replay, 0, &result));
+    HELD(gm_replay_count_heap(replay, 0, &segments, &blocks));
+    gm_replay_destroy(replay);
+    gm_what_if* what_if = nullptr;
+    gm_what_if_result served;
+    HELD(gm_what_if_create(&options, &what_if, error, sizeof error));
+    HELD(gm_what_if_add_streams(what_if, streams, 2));
+    HELD(gm_what_if_add_pools(what_if, one, two, 1));
+    HELD(gm_what_if_add_empty_caches(what_if, one, 1));
+    HELD(gm_what_if_feed(what_if, &events));
+    HELD(gm_what_if_get_result(what_if, &served));
+    gm_what_if_destroy(what_if);
+  });
+}
+
+void test_pickles() {
+  // [{}] with a memo, protocol 4.
+  const std::string written =
+      "\x80\x04]\x94}\x94"
+      "a.";
+  without_memory([&] {
+    char pickle[16] = {};
+    std::memcpy(pickle, written.data(), written.size());
+    gm_pickle_report report;
+    HELD(gm_pickle_check(pickle, written.size(), &report));
+    gm_snapshot_skim* skim = nullptr;
+    gm_snapshot_parts parts;
+    if (HELD(gm_snapshot_skim_create(pickle, written.size(), &skim)) == GM_OK) HELD(gm_snapshot_skim_get(skim, &parts));
+    gm_snapshot_skim_free(skim);
+  });
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 2) return 2;
+  const std::string folder = arguments[1];
+  run_case("the recorder", [&] { test_recorder(folder); });
+  run_case("a recording ends at the event that is lost",
+           [&] { test_recording_ends_at_the_event_that_is_lost(folder); });
+  run_case("a journal alone", [&] { test_journal(folder); });
+  run_case("an allocator on the simulated device", [] { test_allocator(GM_DEVICE_SIMULATED, ""); });
+  run_case("an allocator on a GPU", [] { test_allocator(GM_DEVICE_CUDA, "expandable_segments:True"); });
+  run_case("what PyTorch frees", test_torch_frees);
+  run_case("NVML's sampling", [&] { test_nvml(folder); });
+  run_case("the policy", test_policy);
+  run_case("replay", test_replay);
+  run_case("pickles", test_pickles);
+  return exit_code();
+}

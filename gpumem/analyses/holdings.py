@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+import numpy.typing as npt
 
-from gpumem.analyses.sites import SiteFinder
+from gpumem.analyses.sites import NO_SITE, SiteFinder
 from gpumem.heap.live import LiveTable
 from gpumem.trace.model import Frame, ScopeTable, Trace
-from gpumem.vocabulary import StackId
+from gpumem.trace.stack_links import read_stacks
+from gpumem.vocabulary import FrameId
+
+Integers = npt.NDArray[np.int64]
 
 
 class GroupBy(Enum):
@@ -57,68 +61,81 @@ class Holding:
 def measure_holdings(trace: Trace, blocks: LiveTable, bytes_column: str, by: GroupBy) -> list[Holding]:
     """The groups of `blocks`, most bytes first; they add up to the bytes of the blocks."""
     finder = SiteFinder(trace)
-    key_of = _key_function(trace, finder, by)
-    groups: dict[str | None, list[_Pair]] = {}
-    for pair in _pairs(blocks, bytes_column, COLUMN_OF_GROUP.get(by)):
-        groups.setdefault(key_of(pair), []).append(pair)
-    holdings = [_holding(trace, finder, key, pairs) for key, pairs in groups.items()]
+    pairs = _find_pairs(blocks, bytes_column, COLUMN_OF_GROUP.get(by))
+    keys, group = _find_keys(trace, finder, by, pairs)
+    held_bytes = _sums(group, pairs.held_bytes, len(keys))
+    block_count = _sums(group, pairs.block_count, len(keys))
+    with_stack = np.unique(group[pairs.stack > 0] << 32 | pairs.stack[pairs.stack > 0]) >> 32
+    stack_count = np.bincount(with_stack, minlength=len(keys))
+    order = np.lexsort((pairs.stack, -pairs.held_bytes, group))
+    heaviest = pairs.stack[order[np.searchsorted(group[order], np.arange(len(keys)))]]
+    sites, stacks = _read_sites(trace, finder, heaviest), read_stacks(trace, heaviest)
+    figures = (column.tolist() for column in (held_bytes, block_count, stack_count))
+    holdings = [Holding(*one) for one in zip(keys, sites, *figures, stacks, strict=True)]
     return sorted(holdings, key=lambda one: (-one.held_bytes, one.key is None, one.key or ""))
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
-    """The blocks that share a stack and a value of the grouping's column."""
+class _Pairs:
+    """The blocks that share a stack and a value of the grouping's column: what they hold, and how many they are."""
 
-    value: int
-    stack: StackId
-    held_bytes: int
-    block_count: int
-
-
-def _pairs(blocks: LiveTable, bytes_column: str, column: str | None) -> list[_Pair]:
-    stack = blocks["stack"].astype(np.uint64)
-    value = blocks[column].astype(np.uint64) if column else np.zeros_like(stack)
-    pairs, where = np.unique((value << np.uint64(32)) | stack, return_inverse=True)
-    held_bytes = np.zeros(len(pairs), dtype=np.int64)
-    np.add.at(held_bytes, where, blocks[bytes_column].astype(np.int64))
-    counts = np.bincount(where, minlength=len(pairs))
-    return [
-        _Pair(pair >> 32, StackId(pair & 0xFFFF_FFFF), held, count)
-        for pair, held, count in zip(pairs.tolist(), held_bytes.tolist(), counts.tolist(), strict=True)
-    ]
+    value: Integers
+    stack: Integers
+    held_bytes: Integers
+    block_count: Integers
 
 
-def _holding(trace: Trace, finder: SiteFinder, key: str | None, pairs: Sequence[_Pair]) -> Holding:
-    heaviest = max(pairs, key=lambda pair: (pair.held_bytes, -pair.stack))
-    return Holding(
-        key,
-        finder.site(heaviest.stack),
-        sum(pair.held_bytes for pair in pairs),
-        sum(pair.block_count for pair in pairs),
-        len({pair.stack for pair in pairs if pair.stack}),
-        tuple(trace.stack_frames(heaviest.stack)),
-    )
+def _find_pairs(blocks: LiveTable, bytes_column: str, column: str | None) -> _Pairs:
+    stack = blocks["stack"].astype(np.int64)
+    value = blocks[column].astype(np.int64) if column else np.zeros_like(stack)
+    pairs, where = np.unique(value << 32 | stack, return_inverse=True)
+    held_bytes = _sums(where, blocks[bytes_column].astype(np.int64), len(pairs))
+    return _Pairs(pairs >> 32, pairs & 0xFFFF_FFFF, held_bytes, np.bincount(where, minlength=len(pairs)))
 
 
-def _key_function(trace: Trace, finder: SiteFinder, by: GroupBy) -> Callable[[_Pair], str | None]:
-    def of_site(write: Callable[[Frame], str]) -> Callable[[_Pair], str | None]:
-        def key(pair: _Pair) -> str | None:
-            site = finder.site(pair.stack)
-            return None if site is None else write(site)
+def _sums(group: npt.NDArray[np.intp], values: Integers, count: int) -> Integers:
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, group, values)
+    return sums
 
-        return key
 
-    functions: dict[GroupBy, Callable[[_Pair], str | None]] = {
+def _find_keys(
+    trace: Trace, finder: SiteFinder, by: GroupBy, pairs: _Pairs
+) -> tuple[list[str | None], npt.NDArray[np.intp]]:
+    """The keys that there are, and of each pair the number of its own."""
+    if by in COLUMN_OF_GROUP:
+        named = pairs.value
+    else:
+        named = pairs.stack if by is GroupBy.STACK else finder.find_frames(pairs.stack)
+    distinct, where = np.unique(named, return_inverse=True)
+    write = _key_function(trace, by)
+    numbers: dict[str | None, int] = {}
+    number = [numbers.setdefault(write(one), len(numbers)) for one in distinct.tolist()]
+    return list(numbers), np.array(number, np.int64)[where]
+
+
+def _key_function(trace: Trace, by: GroupBy) -> Callable[[int], str | None]:
+    """What a group is called, by the row of its site's frame, its stack or the row of the grouping's column."""
+
+    def of_site(write: Callable[[Frame], str]) -> Callable[[int], str | None]:
+        return lambda row: None if row == NO_SITE else write(trace.frames.frame(FrameId(row)))
+
+    functions: dict[GroupBy, Callable[[int], str | None]] = {
         GroupBy.SITE: of_site(lambda site: f"{site.file}:{site.line} {site.function}"),
         GroupBy.FUNCTION: of_site(lambda site: f"{site.file} {site.function}"),
         GroupBy.FILE: of_site(lambda site: site.file),
-        GroupBy.STACK: lambda pair: str(pair.stack) if pair.stack else None,
-        GroupBy.STREAM: lambda pair: _stream_name(trace, pair.value),
-        GroupBy.THREAD: lambda pair: _thread_name(trace, pair.value),
-        GroupBy.POOL: lambda pair: _pool_name(trace, pair.value),
-        GroupBy.SCOPE: lambda pair: scope_path(trace.scopes, pair.value),
+        GroupBy.STACK: lambda stack: str(stack) if stack else None,
+        GroupBy.STREAM: lambda row: _stream_name(trace, row),
+        GroupBy.THREAD: lambda row: _thread_name(trace, row),
+        GroupBy.POOL: lambda row: _pool_name(trace, row),
+        GroupBy.SCOPE: lambda row: scope_path(trace.scopes, row),
     }
     return functions[by]
+
+
+def _read_sites(trace: Trace, finder: SiteFinder, stacks: Integers) -> list[Frame | None]:
+    rows = finder.find_frames(stacks).tolist()
+    return [None if row == NO_SITE else trace.frames.frame(FrameId(row)) for row in rows]
 
 
 def scope_path(scopes: ScopeTable, row: int) -> str | None:

@@ -19,7 +19,8 @@ from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.scan import DeviceScan
 from gpumem.heap.stops import heaps_at
 from gpumem.trace.model import Frame, Trace
-from gpumem.vocabulary import FrameId, StackId
+from gpumem.trace.stack_links import read_stacks
+from gpumem.vocabulary import StackId
 
 FRAMES_MAX = 40
 """Innermost frames kept of a stack."""
@@ -77,16 +78,12 @@ def _heaviest(bands: Bands, heap: HeapMoments, stacks_max: int) -> list[int]:
 def _list_stacks(trace: Trace, stacks: Sequence[int]) -> list[ListedStack]:
     """The stacks by number, with their sites, and their frames while there is room: first come, first kept."""
     finder = SiteFinder(trace)
-    seen: set[FrameId] = set()
+    seen: set[int] = set()
     characters = 0
     listed = []
-    for number in stacks:
-        rows = trace.stacks.frames_of(StackId(number))
-        kept = rows[:FRAMES_MAX] if characters < CHARACTERS_MAX else []
-        frames = tuple(trace.frames.frame(row) for row in kept)
-        characters += sum(
-            len(frame.file) + len(frame.function) for row, frame in zip(kept, frames, strict=True) if row not in seen
-        )
-        seen.update(kept)
-        listed.append(ListedStack(StackId(number), finder.site(StackId(number)), frames, len(rows)))
+    for number, all_frames in zip(stacks, read_stacks(trace, np.array(stacks, np.int64)), strict=True):
+        frames = all_frames[:FRAMES_MAX] if characters < CHARACTERS_MAX else ()
+        characters += sum(len(frame.file) + len(frame.function) for frame in frames if id(frame) not in seen)
+        seen.update(map(id, frames))
+        listed.append(ListedStack(StackId(number), finder.site(StackId(number)), frames, len(all_frames)))
     return sorted(listed, key=lambda one: one.stack)

@@ -17,6 +17,7 @@ from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.levels import DeviceBatch, basis_column, read_in_pieces, split_by_device
 from gpumem.heap.live import apply_events, initial_table
 from gpumem.trace.model import Frame, Trace
+from gpumem.trace.stack_links import read_stacks
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, StackId
 
 Int64s = npt.NDArray[np.int64]
@@ -111,13 +112,19 @@ class _SiteNumbers:
 
     def of_stacks(self, stacks: npt.NDArray[np.int64]) -> Int64s:
         """The site number of each stack."""
-        for stack in np.unique(stacks[self.by_stack[stacks] < 0]).tolist():
-            site = self.finder.site(StackId(stack))
-            number = self.numbers.setdefault(site, len(self.sites))
+        if (self.by_stack[stacks] < 0).any():
+            self._number(np.unique(stacks[self.by_stack[stacks] < 0]))
+        return self.by_stack[stacks]
+
+    def _number(self, stacks: Int64s) -> None:
+        rows, first, where = np.unique(self.finder.find_frames(stacks), return_index=True, return_inverse=True)
+        numbers = np.zeros(len(rows), np.int64)
+        for at in np.argsort(first).tolist():
+            site = self.finder.site(StackId(int(stacks[first[at]])))
+            numbers[at] = number = self.numbers.setdefault(site, len(self.sites))
             if number == len(self.sites):
                 self.sites.append(site)
-            self.by_stack[stack] = number
-        return self.by_stack[stacks]
+        self.by_stack[stacks] = numbers[where]
 
 
 class _Follower:
@@ -224,10 +231,10 @@ class _Follower:
         sums = np.bincount(where, weights=held[self._column], minlength=len(stacks)).astype(np.int64)
         counts = np.bincount(where, minlength=len(stacks))
         order = np.argsort(-sums, kind="stable")
-        for row in order[:PEAK_STACKS_KEPT].tolist():
-            stack = StackId(int(stacks[row]))
-            frames = tuple(self._trace.stack_frames(stack))
-            self._peak_stacks.append(PeakStack(frames, self._finder.site(stack), int(sums[row]), int(counts[row])))
+        kept = order[:PEAK_STACKS_KEPT]
+        for row, frames in zip(kept.tolist(), read_stacks(self._trace, stacks[kept]), strict=True):
+            site = self._finder.site(StackId(int(stacks[row])))
+            self._peak_stacks.append(PeakStack(frames, site, int(sums[row]), int(counts[row])))
         self._peak_rest_bytes = int(sums[order[PEAK_STACKS_KEPT:]].sum())
 
     def _take_ooms(self, events: DeviceBatch) -> None:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from gpumem.heap.levels import read_in_pieces
 from gpumem.heap.live import LiveTable, find_last_rows
 from gpumem.trace.model import Trace
+from gpumem.trace.stack_links import walk_stacks
 from gpumem.vocabulary import DeviceOrdinal, EventKind, FrameId, StackId
 
 WORKSPACE_BYTES = (8_519_680, 33_554_432, 34_078_720)
@@ -80,7 +81,8 @@ def _find_makers(trace: Trace) -> set[FrameId]:
 def _find_named(trace: Trace, makers: set[FrameId], blocks: LiveTable) -> npt.NDArray[np.bool_]:
     """The blocks whose stacks have one of these frames."""
     stacks = np.unique(blocks["stack"]) if makers else np.zeros(0, np.int64)
-    named = [stack for stack in stacks.tolist() if makers & set(trace.stacks.frames_of(StackId(stack)))]
+    frames, depths = walk_stacks(trace.stacks, stacks)
+    named = np.repeat(stacks, depths)[np.isin(frames, list(makers))]
     return np.isin(blocks["stack"], named) & ~blocks.pending
 
 

@@ -1,14 +1,17 @@
-"""Stacks as flat lists of frames turned into parent links that share their outer frames.
+"""Stacks as flat lists of frames turned into parent links that share their outer frames, and back.
 
 Owns: that turning, in bulk. Must not know: where frames come from.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
-from gpumem.trace.model import StackTable
+from gpumem.trace.model import Frame, StackTable, Trace
+from gpumem.vocabulary import FrameId
 
 
 def link_stacks(frames: npt.NDArray[np.uint32], depths: npt.NDArray[np.int64]) -> StackTable:
@@ -32,6 +35,39 @@ def link_stacks(frames: npt.NDArray[np.uint32], depths: npt.NDArray[np.int64]) -
         node_frames.append(distinct % factor)
         node_count += len(distinct)
     return _rows(nodes, np.concatenate(node_parents), np.concatenate(node_frames))
+
+
+def walk_stacks(
+    table: StackTable, stacks: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The frame rows of `stacks` one after another, innermost first, and how many each has: what made the table."""
+    at, walker = stacks.astype(np.int64), np.arange(len(stacks))
+    levels: list[tuple[npt.NDArray[np.intp], npt.NDArray[np.uint32]]] = []
+    depths = np.zeros(len(stacks), np.int64)
+    while True:
+        is_inside = at > 0
+        at, walker = at[is_inside], walker[is_inside]
+        if not len(at):
+            break
+        depths[walker] += 1
+        levels.append((walker, table.frames[at]))
+        at = table.parents[at].astype(np.int64)
+    starts = np.cumsum(depths) - depths
+    frames = np.zeros(int(depths.sum()), np.int64)
+    for level, (walker, rows) in enumerate(levels):
+        frames[starts[walker] + level] = rows
+    return frames, depths
+
+
+def read_stacks(trace: Trace, stacks: npt.NDArray[np.int64]) -> list[tuple[Frame, ...]]:
+    """The frames of each of `stacks`, innermost first; the same line is the same Frame in all of them."""
+    rows, depths = walk_stacks(trace.stacks, stacks)
+    distinct, where = np.unique(rows, return_inverse=True)
+    made = np.empty(len(distinct), object)
+    made[:] = [trace.frames.frame(FrameId(row)) for row in distinct.tolist()]
+    frames = made[where].tolist()
+    ends = np.cumsum(depths).tolist()
+    return [tuple(frames[begin:end]) for begin, end in pairwise([0, *ends])]
 
 
 def _rows(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpumem.analyses.page import find_page
 from gpumem.analyses.page_curves import PageCurves, find_curves
@@ -153,6 +154,44 @@ def test_flame_sums_up_what_is_too_small_and_what_has_no_stack() -> None:
     for node in flame.full.nodes:
         children[node.parent] = children.get(node.parent, 0) + node.held_bytes
     assert all(held <= flame.full.nodes[parent].held_bytes for parent, held in children.items() if parent >= 0)
+
+
+FLAME_FRAMES = [LIBRARY, *(Frame("/w/train.py", line, "f") for line in range(4))]
+FLAME_STACKS = st.lists(
+    st.builds(
+        PeakStack,
+        st.lists(st.sampled_from(FLAME_FRAMES), max_size=6).map(tuple),
+        st.sampled_from([None, *FLAME_FRAMES[1:]]),
+        st.integers(1, 100),
+        st.integers(1, 5),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(FLAME_STACKS, st.integers(0, 50))
+def test_flame_has_the_nodes_of_a_tree_made_stack_by_stack(stacks: list[PeakStack], rest_bytes: int) -> None:
+    plain: dict[tuple[Frame | None, ...], list[PeakStack]] = {}
+    stacks = [*stacks, PeakStack(FLAME_FRAMES[1:2], FLAME_FRAMES[1], 1, 1)]  # so short that no start is shared
+    for one in stacks:
+        calls = tuple(one.frames[::-1]) or (None,)
+        for depth in range(1, len(calls) + 1):
+            plain.setdefault(calls[:depth], []).append(one)
+    root, *nodes = find_flame(stacks, rest_bytes).full.nodes
+    assert (root.held_bytes, root.parent) == (rest_bytes + sum(one.held_bytes for one in stacks), -1)
+    paths: list[tuple[Frame | None, ...]] = [()]
+    for node in nodes:
+        paths.append((*paths[node.parent], node.frame))
+        if node.is_rest:
+            assert (node.parent, node.held_bytes) == (0, rest_bytes)
+            continue
+        below = plain.pop(paths[-1])
+        sites = {one.site for one in below}
+        assert node.held_bytes == sum(one.held_bytes for one in below)
+        assert node.block_count == sum(one.block_count for one in below)
+        assert (node.has_site, node.site) == ((True, *sites) if len(sites) == 1 else (False, None))
+    assert not plain
 
 
 def test_readings_keep_every_extreme() -> None:

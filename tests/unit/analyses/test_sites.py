@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from gpumem.analyses.sites import SiteFinder, is_users_own
+from gpumem.analyses.sites import NO_SITE, SiteFinder, is_users_own
 from gpumem.vocabulary import StackId
 from trace_builder import MiB, TraceBuilder
 
@@ -92,3 +93,17 @@ def test_frames_of_compiled_libraries_hide_no_line_of_the_program(stack: list[tu
     found = SiteFinder(trace).site(StackId(rows[-1]))
     assert found is not None
     assert found.function == site
+
+
+def test_sites_of_many_stacks_at_once_are_those_found_one_by_one() -> None:
+    builder = TraceBuilder().segment(20 * MiB)
+    for number in range(300):
+        own = [(f"/home/a/m{number % 7}.py", number % 11, "f")] if number % 3 else []
+        builder.alloc(str(number), 1, stack=[LIBRARY] * (number % 5) + own + [EMPTY, ("<string>", number, "g")])
+    trace = builder.build()
+    stacks = np.arange(len(trace.stacks.parents))
+    together, alone = SiteFinder(trace).find_frames(stacks), SiteFinder(trace)
+    expected = [alone.site_frame(StackId(stack)) for stack in stacks.tolist()]
+    assert [None if row == NO_SITE else row for row in together.tolist()] == expected
+    assert together[0] == NO_SITE
+    assert (together[1:] != NO_SITE).all()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumem.trace.model import StackTable
-from gpumem.trace.stack_links import link_stacks
+from gpumem.trace.stack_links import link_stacks, walk_stacks
 from gpumem.vocabulary import StackId
 
 
@@ -20,6 +20,15 @@ def linked(stacks: list[list[int]]) -> StackTable:
 def test_every_stack_comes_back_from_its_row(stacks: list[list[int]]) -> None:
     table = linked(stacks)
     assert [table.frames_of(StackId(row + 1)) for row in range(len(stacks))] == stacks
+
+
+@given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=6), min_size=1, max_size=30), st.data())
+def test_stacks_are_walked_together_in_any_order(stacks: list[list[int]], data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.integers(0, len(stacks)), max_size=20))
+    frames, depths = walk_stacks(linked(stacks), np.array(chosen, np.int64))
+    expected = [stacks[row - 1] if row else [] for row in chosen]
+    assert depths.tolist() == [len(stack) for stack in expected]
+    assert frames.tolist() == [frame for stack in expected for frame in stack]
 
 
 def test_outer_frames_are_shared() -> None:

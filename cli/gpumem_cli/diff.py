@@ -13,6 +13,9 @@ from gpumem.errors import UsageError
 from gpumem_cli import options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpumem.analyses.diff_ranks import Pairing, RankDiff
     from gpumem.trace.model import Trace
     from gpumem.trace.moments import Moment
     from gpumem.vocabulary import DeviceOrdinal
@@ -35,6 +38,7 @@ TOP = 6
 @options.top_option(TOP, "changes")
 @click.option("--by", type=click.Choice(("site", "stack")), default="site", show_default=True, help="What to list.")
 @options.device_option
+@options.rank_option
 @click.option(
     "--fail-above",
     metavar="SIZE",
@@ -49,6 +53,7 @@ def diff(
     top: int,
     by: str,
     device: int | None,
+    rank: int | None,
     fail_above: str | None,
 ) -> int:
     """Say what changed from BEFORE to AFTER: which sites hold more or less, what is new or gone, which settings differ.
@@ -57,31 +62,74 @@ def diff(
     found again by their functions, in another checkout by the ends of their paths.
 
     BEFORE and AFTER are traces as for the other commands: .gpumem files, journals, memory snapshots of PyTorch. With
-    BEFORE alone, --at FIRST --at SECOND compares two moments of it.
+    BEFORE alone, --at FIRST --at SECOND compares two moments of it. Of two folders with the traces of several ranks,
+    each rank is compared with itself: a line each, and the one that changed the most whole.
     """
-    from gpumem.analyses.diff import compare_traces
-    from gpumem.analyses.diff_headline import check_growth
-    from gpumem.simulate.opening import open_trace
     from gpumem.units import parse_bytes
-    from gpumem_cli.output import print_json, print_page
 
     was_at, now_at = _two_moments(moments, is_one_trace=after is None)
     limit_bytes = None if fail_above is None else parse_bytes(fail_above)
-    was = open_trace(before)
-    now = was if after is None else open_trace(after)
+    pairing = _pair_traces(before, after, rank)
+    found = [_compare(was, now, (was_at, now_at), device, limit_bytes) for was, now in pairing.pairs]
+    if len(found) == 1 and not pairing.before_only and not pairing.after_only:
+        _print_diff(found[0], as_json, top=top, by_stack=by == "stack")
+    else:
+        _print_ranks(found, pairing, as_json, top=top, by_stack=by == "stack")
+    return 1 if any(one.growth is not None and one.growth.exceeding for one in found) else 0
+
+
+def _pair_traces(before: str, after: str | None, rank: int | None) -> Pairing:
+    """The traces of both sides that belong together; each with itself where there is one side."""
+    from gpumem.analyses.diff_ranks import pair_ranks
+
+    was = options.open_ranks(before, rank)
+    return pair_ranks(was, was if after is None else options.open_ranks(after, rank))
+
+
+def _compare(
+    was: Trace, now: Trace, moments: tuple[Moment, Moment], device: int | None, limit_bytes: int | None
+) -> RankDiff:
+    from gpumem.analyses.diff import compare_traces
+    from gpumem.analyses.diff_headline import check_growth
+    from gpumem.analyses.diff_ranks import RankDiff
+
     found = compare_traces(
-        was, now, before_moment=was_at, after_moment=now_at, devices=_chosen_devices(was, now, device)
+        was, now, before_moment=moments[0], after_moment=moments[1], devices=_chosen_devices(was, now, device)
     )
-    growth = None if limit_bytes is None else check_growth(found, limit_bytes)
+    rank = was.meta.rank if was.meta.rank == now.meta.rank else None
+    return RankDiff(rank, found, None if limit_bytes is None else check_growth(found, limit_bytes))
+
+
+def _print_diff(found: RankDiff, as_json: bool, *, top: int, by_stack: bool) -> None:
+    from gpumem_cli.output import print_json, print_page
+
     if as_json:
         from gpumem.render.json_diff import render_diff as write_diff
 
-        print_json(write_diff(found, growth))
-    else:
-        from gpumem.render.terminal.diff import render_diff
+        print_json(write_diff(found.diff, found.growth))
+        return
+    from gpumem.render.terminal.diff import render_diff
 
-        print_page(lambda page: render_diff(found, page, top=top, by_stack=by == "stack", growth=growth))
-    return 1 if growth is not None and growth.exceeding else 0
+    print_page(lambda page: render_diff(found.diff, page, top=top, by_stack=by_stack, growth=found.growth))
+
+
+def _print_ranks(ranks: Sequence[RankDiff], pairing: Pairing, as_json: bool, *, top: int, by_stack: bool) -> None:
+    from gpumem.analyses.diff_ranks import LoneTrace, RankDiffs
+    from gpumem_cli.output import print_json, print_page
+
+    before_only, after_only = (
+        [LoneTrace(str(trace.path), trace.meta.rank) for trace in traces]
+        for traces in (pairing.before_only, pairing.after_only)
+    )
+    found = RankDiffs(ranks, before_only, after_only)
+    if as_json:
+        from gpumem.render.json_diff import render_rank_diffs as write_diffs
+
+        print_json(write_diffs(found))
+        return
+    from gpumem.render.terminal.diff_ranks import render_rank_diffs
+
+    print_page(lambda page: render_rank_diffs(found, page, top=top, by_stack=by_stack))
 
 
 def _two_moments(texts: tuple[str, ...], *, is_one_trace: bool) -> tuple[Moment, Moment]:

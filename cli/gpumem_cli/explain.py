@@ -16,6 +16,7 @@ from gpumem_cli import options
 if TYPE_CHECKING:
     from gpumem.analyses.explain import Explanation
     from gpumem.machine.holders import MachineNow
+    from gpumem.trace.model import Trace
 
 
 @click.command()
@@ -34,17 +35,25 @@ if TYPE_CHECKING:
 )
 @options.json_option
 @options.device_option
+@options.rank_option
 def explain(
-    trace: str | None, moment: str | None, pid: int | None, message: str | None, as_json: bool, device: int | None
+    trace: str | None,
+    moment: str | None,
+    pid: int | None,
+    message: str | None,
+    as_json: bool,
+    device: int | None,
+    rank: int | None,
 ) -> None:
     """Say where the bytes go that nvidia-smi shows: a ledger from NVML's figure down to the live requests.
 
-    TRACE is a .gpumem file, the journal of a running or killed program, or a memory snapshot of PyTorch. Without one,
+    TRACE is a .gpumem file, the journal of a running or killed program, a memory snapshot of PyTorch, or a folder of
+    them: of several, a line each and the ledger of the one that holds the most (another with --rank). Without TRACE,
     the devices of this machine and the processes on them now (--device is NVML's number then): who holds what, children
     that outlived their program, and what cannot be seen from here. No process is touched.
     """
     if message is not None:
-        if trace is not None or pid is not None or moment is not None or device is not None:
+        if any(one is not None for one in (trace, pid, moment, device, rank)):
             raise UsageError("--message stands alone: it needs no trace, and no process.")
         if not message.strip():
             raise UsageError("--message is empty; give the error's text, the name of a log, or - for standard input.")
@@ -53,8 +62,10 @@ def explain(
     if trace is not None and pid is not None:
         raise UsageError("Give a trace or --pid, not both.")
     if trace is not None:
-        _explain_trace(trace, moment, as_json, device)
+        _explain_trace(trace, moment, as_json, device, rank)
         return
+    if rank is not None:
+        raise UsageError("--rank names one of several recordings: give the folder that they are in.")
     if moment is not None and pid is None:
         raise UsageError("--at names a moment of a recording: give its trace, or --pid of a process being recorded.")
     _explain_running(pid, moment, as_json, device)
@@ -70,32 +81,31 @@ def _explain_message(message: str, as_json: bool) -> None:
     print_oom(read_oom_text(message) if is_text else read_oom_log(message), as_json=as_json)
 
 
-def _explain_trace(trace: str, moment: str | None, as_json: bool, device: int | None) -> None:
+def _explain_trace(trace: str, moment: str | None, as_json: bool, device: int | None, rank: int | None) -> None:
     from gpumem_cli.output import print_json, print_page
 
-    found = _find_explanation(trace, moment, device)
+    found = [_find_explanation(one, moment, device) for one in options.open_ranks(trace, rank)]
     if as_json:
-        from gpumem.render.json_explain import render_explanation as render_json
+        from gpumem.render.json_explain import render_explanations as render_json
 
         print_json(render_json(found))
     else:
-        from gpumem.render.terminal.explain import render_explanation
+        from gpumem.render.terminal.explain_ranks import render_explanations
 
-        print_page(lambda page: render_explanation(found, page))
+        print_page(lambda page: render_explanations(found, page))
 
 
-def _find_explanation(trace: str, moment: str | None, device: int | None) -> Explanation:
+def _find_explanation(trace: Trace, moment: str | None, device: int | None) -> Explanation:
     from gpumem.analyses.explain import find_explanation
-    from gpumem.simulate.opening import open_trace
     from gpumem.trace.moments import parse_moment
 
-    opened = open_trace(trace)
-    devices = options.chosen_devices(opened, device)
-    return find_explanation(opened, None if moment is None else parse_moment(moment), devices=devices)
+    devices = options.chosen_devices(trace, device)
+    return find_explanation(trace, None if moment is None else parse_moment(moment), devices=devices)
 
 
 def _explain_running(pid: int | None, moment: str | None, as_json: bool, device: int | None) -> None:
     from gpumem.analyses.live import explain_machine
+    from gpumem.simulate.opening import open_trace
     from gpumem_cli.output import print_json, print_page
 
     machine = _read_machine(pid, device)
@@ -103,7 +113,7 @@ def _explain_running(pid: int | None, moment: str | None, as_json: bool, device:
     journal = None if pid is None else machine.journals.get(pid)
     if moment is not None and journal is None:
         raise UsageError(f"Process {pid} is not being recorded and has no moments; leave --at out.")
-    recorded = None if journal is None else _find_explanation(str(journal), moment, device)
+    recorded = None if journal is None else _find_explanation(open_trace(journal), moment, device)
     if as_json:
         from gpumem.render.json_live import render_live as render_json
 

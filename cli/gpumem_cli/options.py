@@ -37,6 +37,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, 
 device_option = click.option(
     "--device", type=click.IntRange(min=0), metavar="N", help="Only this device, by the program's own number."
 )
+rank_option = click.option(
+    "--rank", type=click.IntRange(min=0), metavar="N", help="Of a folder of several ranks, only this one."
+)
 from_option = click.option("--from", "from_moment", metavar="MOMENT", help=f"Only what came after: {MOMENTS}.")
 to_option = click.option("--to", "to_moment", metavar="MOMENT", help="Only what came until then, in the same words.")
 trace_argument = click.argument("trace", metavar="TRACE", callback=check_path)
@@ -71,6 +74,21 @@ def chosen_devices(trace: Trace, device: int | None) -> list[DeviceOrdinal] | No
         has = f"it has {', '.join(map(str, known))}" if known else "it has none"
         raise UsageError(f"{trace.path} has no device {device}; {has}.")
     return [DeviceOrdinal(device)]
+
+
+def open_ranks(path: str, rank: int | None) -> list[Trace]:
+    """The trace in a file, or those in a folder, of one rank or of all; raises UsageError, naming the ranks there are,
+    where there is none of this one.
+    """
+    from gpumem.simulate.opening import open_traces
+
+    traces = open_traces(path)
+    chosen = [trace for trace in traces if rank is None or trace.meta.rank == rank]
+    if not chosen:
+        ranks = sorted({trace.meta.rank for trace in traces if trace.meta.rank is not None})
+        has = f"rank {', '.join(map(str, ranks))}" if ranks else "none that says its rank"
+        raise UsageError(f"{path} has no trace of rank {rank}; it has {has}.")
+    return chosen
 
 
 def find_moment(trace: Trace, text: str | None, devices: list[DeviceOrdinal] | None) -> Instant | None:

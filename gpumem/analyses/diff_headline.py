@@ -119,7 +119,7 @@ class GrowthCheck:
 def find_headline(diff: TraceDiff) -> Headline:
     """What matters most."""
     devices = sorted(diff.devices, key=lambda one: (-one.gross_delta_bytes, -_other_change(one), one.device))
-    changed = [device for device in devices if device.changed_sites or _differing_figure(device) is not None]
+    changed = [device for device in devices if device.changed_sites or find_differing_figure(device) is not None]
     device = changed[0] if changed else None
     sites = [] if device is None else device.changed_sites
     group = sites[0] if sites else None
@@ -128,7 +128,7 @@ def find_headline(diff: TraceDiff) -> Headline:
     held = sum(one.held_bytes.after or 0 for one in diff.devices)
     stacks = [one for each in diff.devices for one in each.by_stack]
     return Headline(
-        kind=HeadlineKind.UNRECORDED if any(_unrecorded_sides(diff)) else _kind(device, group, held),
+        kind=HeadlineKind.UNRECORDED if is_unrecorded(diff) else _kind(device, group, held),
         device=device,
         group=group,
         figure=None if device is None else _telling_figure(device),
@@ -151,14 +151,35 @@ def find_headline(diff: TraceDiff) -> Headline:
     )
 
 
+def is_unrecorded(diff: TraceDiff) -> bool:
+    """Whether of one side no allocator was recorded."""
+    return any(_unrecorded_sides(diff))
+
+
+def find_changed_bytes(diff: TraceDiff) -> int:
+    """How much changed on the device on which the most did: all that sites hold more and less, else another figure.
+
+    Nothing where that is not known.
+    """
+    if is_unrecorded(diff):
+        return 0
+    return max((one.gross_delta_bytes or _other_change(one) for one in diff.devices), default=0)
+
+
+def find_differing_figure(device: DeviceDiff) -> Figure | None:
+    """The first figure besides the held bytes that differs; None where none does."""
+    figures = (Figure.RESERVED_PEAK, Figure.RESERVED, Figure.HELD_PEAK)
+    return next((figure for figure in figures if figure_of(device, figure).delta), None)
+
+
 def check_growth(diff: TraceDiff, limit_bytes: int) -> GrowthCheck:
     """Each device's held bytes at the moments compared and the peak of its reserved bytes, held to `limit_bytes`.
 
     Where two moments of one trace are compared, or a peak is not known, the reserved bytes at the moments instead.
     Raises AllocatorNotRecorded where a side's bytes are not known.
     """
-    for side, is_unrecorded in zip((diff.before, diff.after), _unrecorded_sides(diff), strict=True):
-        if is_unrecorded:
+    for side, is_lacking in zip((diff.before, diff.after), _unrecorded_sides(diff), strict=True):
+        if is_lacking:
             raise AllocatorNotRecorded(f"{side.path} holds no allocator's events, so growth cannot be checked with it.")
     growths: list[Growth] = []
     for device in diff.devices:
@@ -183,13 +204,13 @@ def figure_of(device: DeviceDiff, figure: Figure) -> BeforeAfter:
 def _unrecorded_sides(diff: TraceDiff) -> tuple[bool, bool]:
     """Of which sides no allocator was recorded; a recording that was killed early may not say so itself."""
 
-    def is_unrecorded(side: ComparedSide, figures: Sequence[int | None]) -> bool:
+    def is_empty(side: ComparedSide, figures: Sequence[int | None]) -> bool:
         return side.meta.source is TraceSource.NONE and not any(figures)
 
     reserved = [device.reserved_bytes for device in diff.devices] + [device.held_bytes for device in diff.devices]
     return (
-        is_unrecorded(diff.before, [one.before for one in reserved]),
-        is_unrecorded(diff.after, [one.after for one in reserved]),
+        is_empty(diff.before, [one.before for one in reserved]),
+        is_empty(diff.after, [one.after for one in reserved]),
     )
 
 
@@ -218,15 +239,9 @@ def _is_scattered(device: DeviceDiff | None, sites: Sequence[GroupDiff]) -> bool
     return abs(sites[0].delta_bytes) < _SCATTERED_SHARE * device.gross_delta_bytes
 
 
-def _differing_figure(device: DeviceDiff) -> Figure | None:
-    """The first figure besides the held bytes that differs."""
-    figures = (Figure.RESERVED_PEAK, Figure.RESERVED, Figure.HELD_PEAK)
-    return next((figure for figure in figures if figure_of(device, figure).delta), None)
-
-
 def _telling_figure(device: DeviceDiff) -> Figure | None:
     """The figure that differs, unless the changes of the blocks explain it."""
-    figure = _differing_figure(device)
+    figure = find_differing_figure(device)
     if figure is None or figure is Figure.HELD_PEAK:
         return None if device.changed_sites else figure
     changed = abs(figure_of(device, figure).delta or 0)
@@ -234,7 +249,7 @@ def _telling_figure(device: DeviceDiff) -> Figure | None:
 
 
 def _other_change(device: DeviceDiff) -> int:
-    figure = _differing_figure(device)
+    figure = find_differing_figure(device)
     return 0 if figure is None else abs(figure_of(device, figure).delta or 0)
 
 

@@ -86,6 +86,12 @@ class Explanation:
     is_running: bool
     instant: Instant
     ledgers: Sequence[Ledger]
+    rank: int | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """What the process, or its allocator where that is all that is known, holds on the device with the most."""
+        return max((one.process_bytes or one.reserved_bytes or 0 for one in self.ledgers), default=0)
 
 
 def choose_moment(trace: Trace) -> Moment:
@@ -105,7 +111,9 @@ def find_explanation(
     wanted = sorted(_used_devices(trace) if devices is None else devices)
     ledgers = [find_ledger(trace, instant, device) for device in wanted]
     ledgers.sort(key=lambda one: (-(one.process_bytes or one.reserved_bytes or 0), one.facts.device))
-    return Explanation(str(trace.path), trace.meta.source, at, moment is None, trace.meta.running, instant, ledgers)
+    return Explanation(
+        str(trace.path), trace.meta.source, at, moment is None, trace.meta.running, instant, ledgers, trace.meta.rank
+    )
 
 
 def find_ledger(trace: Trace, instant: Instant, device: DeviceOrdinal) -> Ledger:

@@ -1,4 +1,4 @@
-"""A comparison as JSON: gpumem.diff/1.
+"""Comparisons as JSON: gpumem.diff/1, of several ranks gpumem.diffs/1.
 
 Owns: its key names. Must not know: how changes are found. No arithmetic.
 """
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from gpumem.analyses.diff_findings import BeforeAfter, ComparedSide, DeviceDiff, GroupDiff, TraceDiff
 from gpumem.analyses.diff_headline import Figure, GrowthCheck
+from gpumem.analyses.diff_ranks import RankDiffs
 from gpumem.render.diff_words import headline_sentence
 from gpumem.render.json_parts import Json, document, frame
 from gpumem.trace.model import Frame
@@ -17,19 +18,52 @@ from gpumem.trace.moments import format_moment
 
 def render_diff(diff: TraceDiff, growth: GrowthCheck | None = None) -> str:
     """gpumem.diff/1, with the check of a limit on growth where there was one."""
-    settings: list[Json] = [{"name": one.name, "before": one.before, "after": one.after} for one in diff.settings]
+    return document(_diff(diff, growth))
+
+
+def render_rank_diffs(found: RankDiffs) -> str:
+    """gpumem.diffs/1: a line for each device of each rank, then the comparisons whole, in the order of the ranks."""
+    ranks: list[Json] = [
+        {
+            "rank": one.rank,
+            "before_path": one.diff.before.path,
+            "after_path": one.diff.after.path,
+            "device": device.device,
+            "basis": one.diff.basis.value,
+            "allocated_bytes": None if device.allocated_bytes is None else _figure(device.allocated_bytes),
+            "requested_bytes": _figure(device.requested_bytes),
+            "reserved_bytes": _figure(device.reserved_bytes),
+            "reserved_bytes_peak": _figure(device.reserved_bytes_peak),
+        }
+        for one in found.ranks
+        for device in one.diff.devices
+    ]
+    diffs: list[Json] = [_diff(one.diff, one.growth) for one in found.ranks]
     return document(
         {
-            "schema": "gpumem.diff/1",
-            "headline": headline_sentence(diff),
-            "before": _side(diff.before),
-            "after": _side(diff.after),
-            "basis": diff.basis.value,
-            "devices": [_device(device) for device in diff.devices],
-            "settings": settings,
-            "fail_above": None if growth is None else _growth(growth, diff),
+            "schema": "gpumem.diffs/1",
+            "greatest_rank": found.greatest.rank,
+            "greatest": found.ranks.index(found.greatest),
+            "ranks": ranks,
+            "before_only": [{"path": one.path, "rank": one.rank} for one in found.before_only],
+            "after_only": [{"path": one.path, "rank": one.rank} for one in found.after_only],
+            "diffs": diffs,
         }
     )
+
+
+def _diff(diff: TraceDiff, growth: GrowthCheck | None) -> dict[str, Json]:
+    settings: list[Json] = [{"name": one.name, "before": one.before, "after": one.after} for one in diff.settings]
+    return {
+        "schema": "gpumem.diff/1",
+        "headline": headline_sentence(diff),
+        "before": _side(diff.before),
+        "after": _side(diff.after),
+        "basis": diff.basis.value,
+        "devices": [_device(device) for device in diff.devices],
+        "settings": settings,
+        "fail_above": None if growth is None else _growth(growth, diff),
+    }
 
 
 def _side(side: ComparedSide) -> Json:

@@ -1,4 +1,4 @@
-"""Ledgers as JSON: gpumem.explain/1.
+"""Ledgers as JSON: gpumem.explain/1, of several traces gpumem.explanations/1.
 
 Owns: its key names. Must not know: how a ledger is made. No arithmetic.
 """
@@ -30,12 +30,33 @@ def render_explanation(explanation: Explanation) -> str:
     return document({"schema": "gpumem.explain/1", **explanation_json(explanation)})
 
 
+def render_explanations(found: Sequence[Explanation]) -> str:
+    """One trace as gpumem.explain/1; several as gpumem.explanations/1: a line for each device, then all whole."""
+    if len(found) == 1:
+        return render_explanation(found[0])
+    ranks: list[Json] = [
+        {
+            "path": one.path,
+            "rank": one.rank,
+            "device": ledger.facts.device,
+            "process_bytes": ledger.process_bytes,
+            "outside_bytes": ledger.outside_bytes,
+            "reserved_bytes": ledger.reserved_bytes,
+        }
+        for one in found
+        for ledger in one.ledgers
+    ]
+    explanations: list[Json] = [{"schema": "gpumem.explain/1", **explanation_json(one)} for one in found]
+    return document({"schema": "gpumem.explanations/1", "ranks": ranks, "explanations": explanations})
+
+
 def explanation_json(explanation: Explanation) -> dict[str, Json]:
     """The document without its schema."""
     ledgers = [ledger_json(ledger) for ledger in explanation.ledgers]
     first = ledgers[0] if ledgers else _NO_LEDGER
     return {
         "path": explanation.path,
+        "rank": explanation.rank,
         "source": explanation.source.value,
         "event": explanation.instant.event,
         "time_ns": explanation.instant.time_ns,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from gpumem.analyses.diff_findings import BeforeAfter, Change, ComparedSide, DeviceDiff, GroupDiff, Held, TraceDiff
-from gpumem.analyses.diff_headline import Figure, Growth, GrowthCheck, HeadlineKind, figure_of, find_headline
+from gpumem.analyses.diff_headline import Figure, Growth, GrowthCheck, figure_of, is_unrecorded
 from gpumem.analyses.diff_settings import SettingDiff
 from gpumem.render.diff_words import (
     amounts_text,
@@ -31,7 +31,7 @@ from gpumem.vocabulary import Basis, TraceSource
 DEFAULT_TOP = 6
 STACK_FRAMES_SHOWN = 6
 _LABEL_WIDTH = 20
-_BYTES_WIDTH = 12
+_BYTES_WIDTH = 13
 _CHANGE_WIDTH = 12
 _WORD_WIDTH = 9
 _SETTING_WIDTH = 24
@@ -56,8 +56,22 @@ def render_diff(
     lines.extend(_setting_lines(diff.settings, page))
     if growth is not None:
         lines.append("")
-        lines.extend(_growth_lines(growth, diff, page))
+        lines.extend(growth_lines(growth, diff, page))
     return theme.join_lines(lines)
+
+
+def growth_lines(growth: GrowthCheck, diff: TraceDiff, page: Page, *, whose: str = "") -> Iterator[Text]:
+    """Whether a limit on growth was kept; `whose` comes first."""
+    limit = format_bytes(growth.limit_bytes)
+    exceeding = growth.exceeding
+    if not exceeding:
+        *names, last = dict.fromkeys(figure_name(one.figure, diff.basis) for one in growth.growths) or ["nothing"]
+        checked = f"{', '.join(names)} and {last}" if names else last
+        for line in theme.wrap(f"Passed: {whose}{checked} grew by no more than {limit}.", page.width):
+            yield Text(line)
+    for one in exceeding:
+        for line in theme.wrap(_exceeding_text(one, limit, diff, whose), page.width):
+            yield Text(line, style=theme.ERROR)
 
 
 def _sides(diff: TraceDiff, page: Page) -> Iterator[Text]:
@@ -103,7 +117,7 @@ def _side_notes(side: ComparedSide) -> Iterator[str]:
 
 
 def _device_lines(diff: TraceDiff, device: DeviceDiff, page: Page, top: int, *, by_stack: bool) -> Iterator[Text | str]:
-    is_known = find_headline(diff).kind is not HeadlineKind.UNRECORDED
+    is_known = not is_unrecorded(diff)
     if not is_known and device.nvml_process_bytes == BeforeAfter(None, None):
         return
     yield ""
@@ -262,20 +276,7 @@ def _value(value: str | int | None) -> str:
     return format_bytes(value) if isinstance(value, int) else printable(value)
 
 
-def _growth_lines(growth: GrowthCheck, diff: TraceDiff, page: Page) -> Iterator[Text]:
-    limit = format_bytes(growth.limit_bytes)
-    exceeding = growth.exceeding
-    if not exceeding:
-        *names, last = dict.fromkeys(figure_name(one.figure, diff.basis) for one in growth.growths) or ["nothing"]
-        checked = f"{', '.join(names)} and {last}" if names else last
-        for line in theme.wrap(f"Passed: {checked} grew by no more than {limit}.", page.width):
-            yield Text(line)
-    for one in exceeding:
-        for line in theme.wrap(_exceeding_text(one, limit, diff), page.width):
-            yield Text(line, style=theme.ERROR)
-
-
-def _exceeding_text(growth: Growth, limit: str, diff: TraceDiff) -> str:
+def _exceeding_text(growth: Growth, limit: str, diff: TraceDiff, whose: str) -> str:
     where = f" on device {growth.device}" if len(diff.devices) > 1 else ""
     name = figure_name(growth.figure, diff.basis)
-    return f"Failed: {name}{where} grew by {format_bytes(growth.delta_bytes or 0)}, more than {limit}."
+    return f"Failed: {whose}{name}{where} grew by {format_bytes(growth.delta_bytes or 0)}, more than {limit}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from gpumem.trace.file import write_trace
 from gpumem_cli.main import run_command_line, unknown_command
 from training_trace import training_trace
+
+Golden = Callable[[str, str], None]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +81,7 @@ def test_growth_above_a_limit_exits_with_1(paths: dict[str, str], capsys: pytest
         (["{before}", "{after}", "--at", "later"], 2, "'later' is no moment"),
         (["{before}", "{after}", "--fail-above", "much"], 2, "'much' is no size"),
         (["{before}", "{after}", "--device", "4"], 2, "has no device 4; it has 0."),
-        (["{before}", "{folder}"], 2, "holds 2 traces; name one of after.gpumem, before.gpumem."),
+        (["{before}", "{folder}"], 2, "and after.gpumem, before.gpumem have no rank in common; name"),
         (["{before}", "{folder}/none"], 3, "does not exist; check the name."),
         ([], 2, "Missing argument 'BEFORE'. See gpumem diff --help."),
     ],
@@ -110,3 +113,54 @@ def test_one_side_may_lack_the_device(
     assert text.startswith(
         "Memory without a Python stack is new and holds 1.00 MiB in 1 block; no other\nsite changed."
     )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Two runs of ranks 0 to 2, in the second of which rank 1 is larger, 2 is gone and 3 is new."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, layers in (("before", {0: 4, 1: 4, 2: 4}), ("after", {0: 4, 1: 6, 3: 4})):
+        (folder / name).mkdir()
+        for rank, count in layers.items():
+            write_trace(training_trace(layers=count, rank=rank), folder / name / f"train.7.rank{rank}.gpumem")
+    return str(folder / "before"), str(folder / "after")
+
+
+def test_folders_of_ranks_are_compared_rank_by_rank(
+    runs: tuple[str, str], capsys: pytest.CaptureFixture[str], golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(runs[0]).parent)
+    code, text, err = gpumem("before", "after", capture=capsys)
+    assert (code, err) == (0, "")
+    golden("diff_ranks_80.txt", text)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    document = json.loads(gpumem(*runs, "--json", capture=capsys)[1])
+    assert document["schema"] == "gpumem.diffs/1"
+    assert [(one["rank"], one["requested_bytes"]["delta"] > 0) for one in document["ranks"]] == [(0, False), (1, True)]
+    assert (document["greatest_rank"], document["greatest"]) == (1, 1)
+    assert [one["schema"] for one in document["diffs"]] == ["gpumem.diff/1"] * 2
+    assert [one["rank"] for one in document["before_only"] + document["after_only"]] == [2, 3]
+
+
+def test_one_rank_is_compared_as_one_trace(runs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(gpumem(*runs, "--rank", "1", "--json", capture=capsys)[1])
+    assert document["schema"] == "gpumem.diff/1"
+    assert document["after"]["path"].endswith("train.7.rank1.gpumem")
+    code, _, err = gpumem(*runs, "--rank", "2", capture=capsys)
+    assert (code, err) == (2, f"gpumem: {runs[1]} has no trace of rank 2; it has rank 0, 1, 3.\n")
+
+
+def test_two_moments_of_every_rank_are_compared(runs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = gpumem(runs[0], "--at", "start", "--at", "end", capture=capsys)
+    assert code == 0
+    assert text.startswith("3 ranks changed by the same bytes; the first of them is shown, --rank N shows\nanother.\n")
+
+
+def test_growth_is_checked_on_every_rank(runs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = gpumem(*runs, "--fail-above", "64MiB", capture=capsys)
+    assert code == 1
+    failed = [line for line in text.splitlines() if line.startswith("Failed: ")]
+    assert len(failed) == 2
+    assert all(line.startswith("Failed: rank 1: ") for line in failed)
+    code, text, _ = gpumem(*runs, "--fail-above", "8GiB", capture=capsys)
+    assert (code, "\nPassed: every rank: requested and peak of reserved grew by no more than" in text) == (0, True)

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from explained_traces import lay
 from gpumem.machine.holders import MachineNow, read_machine
 from gpumem.nvml import Nvml, Unavailable, open_nvml
+from gpumem.trace.file import write_trace
 from gpumem_cli.main import run_command_line
 from journal_maker import JournalMaker
 from nvml_stand_in import MIB, ListedProcess, StandInDevice, StandInNvml
 from pretended_proc import PretendedProc
+from trace_builder import TraceBuilder
 
 
 @pytest.fixture
@@ -97,3 +100,30 @@ def test_machine_without_a_driver_is_one_sentence(
     code, out, err = gpumem(capsys)
     assert (code, out) == (3, "")
     assert "There is no GPU here to explain: NVML: Driver Not Loaded." in err
+
+
+def test_folder_of_ranks_is_a_line_each_and_the_ledger_of_the_one_that_holds_the_most(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for rank, process_mib in enumerate((600, 900, 700)):
+        builder = TraceBuilder(rank=rank, block_bytes_known=True).segment(20 * MIB).alloc("a", 15 * MIB)
+        write_trace(lay(builder, process_mib - 20, 20).build(), tmp_path / f"train.7.rank{rank}.gpumem")
+    code, text, err = gpumem(capsys, str(tmp_path))
+    lines = text.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0] == "Of 3 ranks, rank 1 holds the most; --rank N shows another."
+    assert [line.split()[:4] for line in lines[3:6]] == [
+        ["0", "0", "600.00", "MiB"],
+        ["1", "0", "900.00", "MiB"],
+        ["2", "0", "700.00", "MiB"],
+    ]
+    assert "this process                   900.00 MiB    of it" in lines
+    assert max(map(len, lines)) <= 80
+    document = json.loads(gpumem(capsys, str(tmp_path), "--json")[1])
+    assert document["schema"] == "gpumem.explanations/1"
+    assert [one["process_bytes"] // MIB for one in document["ranks"]] == [600, 900, 700]
+    assert [one["schema"] for one in document["explanations"]] == ["gpumem.explain/1"] * 3
+    assert json.loads(gpumem(capsys, str(tmp_path), "--rank", "2", "--json")[1])["rank"] == 2
+    code, _, err = gpumem(capsys, str(tmp_path), "--rank", "4")
+    assert (code, err) == (2, f"gpumem: {tmp_path} has no trace of rank 4; it has rank 0, 1, 2.\n")
+    assert gpumem(capsys, "--rank", "4")[0] == 2

@@ -1,0 +1,70 @@
+"""The ledgers of several processes as one screen: a line for each, then the ledger of the one that holds the most.
+
+Owns: the lines of the processes. Must not know: how a ledger is found, what one looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from gpumem.analyses.explain import Explanation, Ledger
+from gpumem.render.terminal import theme
+from gpumem.render.terminal.explain import render_explanation
+from gpumem.render.terminal.theme import Page, fit_right
+from gpumem.render.text import printable
+from gpumem.units import counted, format_bytes
+
+_RANK_WIDTH = 6
+_DEVICE_WIDTH = 8
+_BYTES_WIDTH = 12
+
+
+def render_explanations(found: Sequence[Explanation], page: Page) -> Text:
+    """The ledgers of one trace; of several a line for each device of each, and those of the one that holds the most."""
+    if len(found) == 1:
+        return render_explanation(found[0], page)
+    greatest = max(found, key=lambda one: one.held_bytes)
+    lines: list[Text | str] = [
+        Text(line, style=theme.TITLE) for line in theme.wrap(_title(found, greatest), page.width)
+    ]
+    lines += ["", *_rows(found, page), ""]
+    whole = render_explanation(greatest, page)
+    lines += whole.split("\n")[: -1 if whole.plain.endswith("\n") else None]
+    return theme.join_lines(lines)
+
+
+def _title(found: Sequence[Explanation], greatest: Explanation) -> str:
+    if any(one.rank is None for one in found):
+        name = printable(greatest.path.rsplit("/", 1)[-1])
+        return f"Of {counted(len(found), 'trace')}, {name} holds the most; name another to see its ledger."
+    return f"Of {counted(len(found), 'rank')}, rank {greatest.rank} holds the most; --rank N shows another."
+
+
+def _rows(found: Sequence[Explanation], page: Page) -> Iterator[Text]:
+    yield Text(
+        fit_right("rank", _RANK_WIDTH) + fit_right("device", _DEVICE_WIDTH) + fit_right("process", _BYTES_WIDTH)
+        + fit_right("outside", _BYTES_WIDTH) + fit_right("reserved", _BYTES_WIDTH) + "  trace",
+        style=theme.QUIET,
+    )  # fmt: skip
+    for one in found:
+        if not one.ledgers:
+            yield _row(one, "-", ("-", "-", "-"), page)
+        for ledger in one.ledgers:
+            yield _row(one, str(ledger.facts.device), _figures(ledger), page)
+
+
+def _figures(ledger: Ledger) -> tuple[str, str, str]:
+    process, outside, reserved = (
+        "-" if figure is None else format_bytes(figure)
+        for figure in (ledger.process_bytes, ledger.outside_bytes, ledger.reserved_bytes)
+    )
+    return process, outside, reserved
+
+
+def _row(one: Explanation, device: str, figures: tuple[str, str, str], page: Page) -> Text:
+    rank = "-" if one.rank is None else str(one.rank)
+    cells = "".join(fit_right(figure, _BYTES_WIDTH) for figure in figures)
+    row = fit_right(rank, _RANK_WIDTH) + fit_right(device, _DEVICE_WIDTH) + cells + "  "
+    return Text(row + theme.shorten_path(printable(one.path), page.width - len(row), page.glyphs.ellipsis))

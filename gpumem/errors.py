@@ -106,7 +106,7 @@ class DeviceUnavailable(GpumemError):
 
 
 class DeviceFailed(GpumemError):
-    """The driver reported an error; the allocator's heap is as it was before the call."""
+    """The driver reported an error, the heap being as it was before the call; or the allocator serves no more."""
 
 
 class OutOfMemoryError(GpumemError, MemoryError):

@@ -27,7 +27,7 @@ from gpumem.abi.allocator_layout import (
     HeapTaker,
 )
 from gpumem.abi.library import open_interface
-from gpumem.errors import DeviceUnavailable, NativeCoreError, UsageError
+from gpumem.errors import DeviceFailed, DeviceUnavailable, NativeCoreError, UsageError
 from gpumem.vocabulary import BlockState
 
 NO_LIMIT = 2**64 - 1
@@ -150,7 +150,11 @@ class LiveHeap:
 
 
 class NativeAllocator:
-    """A native allocator of one device, by its handle; `owned` ones are destroyed by close()."""
+    """A native allocator of one device, by its handle; `owned` ones are destroyed by close().
+
+    In a process forked from its own it serves nothing: alloc() says DEVICE_FAILED, what asks for figures or changes
+    settings raises DeviceFailed, free() and its like do nothing.
+    """
 
     def __init__(self, handle: int, *, owned: bool) -> None:
         self._core = load_core()
@@ -193,7 +197,7 @@ class NativeAllocator:
     def share_with_torch(self) -> None:
         """Has PyTorch's requests on the device served by this allocator too, which then lives with the process."""
         self._owned = False
-        require_ok(self._core.gm_torch_share(self._handle))
+        self._require(self._core.gm_torch_share(self._handle))
 
     def empty_cache(self) -> Status:
         """Gives idle segments back to the device."""
@@ -201,16 +205,16 @@ class NativeAllocator:
 
     def set_limit(self, limit_bytes: int | None) -> None:
         """Lets the allocator take at most this much of the device; None: as much as there is."""
-        require_ok(self._core.gm_allocator_set_limit(self._handle, NO_LIMIT if limit_bytes is None else limit_bytes))
+        self._require(self._core.gm_allocator_set_limit(self._handle, NO_LIMIT if limit_bytes is None else limit_bytes))
 
     def hold_streams(self, held: bool) -> None:
         """Has the simulated device's streams never finish by themselves, or at once."""
-        require_ok(self._core.gm_allocator_hold_streams(self._handle, int(held)))
+        self._require(self._core.gm_allocator_hold_streams(self._handle, int(held)))
 
     def statistics(self) -> AllocatorStatistics:
         """Everything that is counted, now."""
         raw = CAllocatorStatistics()
-        require_ok(self._core.gm_allocator_get_statistics(self._handle, byref(raw)))
+        self._require(self._core.gm_allocator_get_statistics(self._handle, byref(raw)))
         return AllocatorStatistics(
             all=_pool_counters(raw.all),
             small_pool=_pool_counters(raw.small_pool),
@@ -222,16 +226,16 @@ class NativeAllocator:
 
     def reset_peaks(self) -> None:
         """Peaks are what is current, from now on."""
-        require_ok(self._core.gm_allocator_reset_peaks(self._handle))
+        self._require(self._core.gm_allocator_reset_peaks(self._handle))
 
     def reset_accumulated(self) -> None:
         """What came and went is counted from now on."""
-        require_ok(self._core.gm_allocator_reset_accumulated(self._handle))
+        self._require(self._core.gm_allocator_reset_accumulated(self._handle))
 
     def describe_device(self) -> DeviceDescription:
         """The card: its name, bytes and limit."""
         raw = CAllocatorDevice()
-        require_ok(self._core.gm_allocator_get_device(self._handle, byref(raw)))
+        self._require(self._core.gm_allocator_get_device(self._handle, byref(raw)))
         return DeviceDescription(
             name=raw.name.decode(errors="replace"),
             uuid=raw.uuid.decode(errors="replace") or None,
@@ -250,7 +254,10 @@ class NativeAllocator:
         """Which conservation equation does not hold; None when all do. Walks the whole heap."""
         text = ctypes.create_string_buffer(TEXT_CAPACITY)
         status = Status(self._core.gm_allocator_check(self._handle, text, TEXT_CAPACITY))
-        return text.value.decode(errors="replace") if status is Status.UNSOUND else None
+        if status is Status.UNSOUND:
+            return text.value.decode(errors="replace")
+        self._require(status)
+        return None
 
     def heap(self) -> LiveHeap:
         """Every segment and block now."""
@@ -259,8 +266,14 @@ class NativeAllocator:
         def take(_context: object, segments: Any, blocks: Any, position: int) -> None:
             taken.append(_heap_of(segments.contents, blocks.contents, position))
 
-        require_ok(self._core.gm_allocator_take_heap(self._handle, HeapTaker(take), None))
+        self._require(self._core.gm_allocator_take_heap(self._handle, HeapTaker(take), None))
         return taken[0]
+
+    def _require(self, status: int) -> None:
+        """As require_ok(); raises DeviceFailed where the allocator does not serve this process (any more)."""
+        if status == Status.DEVICE_FAILED:
+            raise DeviceFailed(f"The allocator failed while {self.describe_failure()}.")
+        require_ok(status)
 
 
 def create_allocator(

@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uin
 
 from gpumem.abi.policy_layout import CHeapBlocks, CHeapSegments
 
-ALLOCATOR_ABI_HASH = "a16480e39aa96e439aafd5af82b1be5c8b48113630b1d1869ab3b1fd3c069d09"
+ALLOCATOR_ABI_HASH = "52456612e4e79d25ca9daccec028137bd0d65228ae5db6dcb232779f54a470c3"
 """SHA-256 of the gpumem_allocator.h that this module was written for."""
 
 

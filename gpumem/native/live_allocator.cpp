@@ -60,6 +60,7 @@ bool LiveAllocator::is_inherited() const {
 
 // The lock of an allocator that can answer.
 std::unique_lock<std::mutex> LiveAllocator::enter() {
+  if (is_inherited()) throw NotServing();
   std::unique_lock<std::mutex> lock(mutex_);
   if (is_broken_) throw NotServing();
   return lock;
@@ -192,7 +193,9 @@ Refusal LiveAllocator::describe_refusal(uint64_t bytes) {
 }
 
 std::string LiveAllocator::describe_failure() {
-  if (is_inherited()) return "serving a process forked from the one that the allocator belongs to";
+  if (is_inherited()) {
+    return "serving a process forked from the one that the allocator belongs to, which needs one of its own";
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   if (is_broken_) return "serving a heap that an earlier call left half changed, as the process had no memory left";
   std::string text = policy_.failed_call();

@@ -83,7 +83,7 @@ class LiveAllocator : private EventSink {
   void close();
 
   // True in a process forked from the one that made it: CUDA does not live on there, and the lock may be held for good.
-  // Such an allocator takes blocks back without a word and serves nothing; it must not be destroyed.
+  // Such an allocator takes blocks back without a word and serves nothing, figures neither; it must not be destroyed.
   bool is_inherited() const;
 
   // Counts now and as they were when accumulated counts were last reset.

@@ -3,6 +3,7 @@
 // Owns: which device has which allocator. Must not know: PyTorch's headers; what is declared here with PyTorch's shape
 // (pool ids, filters) is what its setters of functions take. A device gets its allocator at its first request, when
 // PyTorch has started CUDA; it is never destroyed, as PyTorch frees until the process is gone.
+#include <pthread.h>
 #include <unistd.h>
 
 #include <array>
@@ -40,6 +41,13 @@ struct Prepared {
 
 std::array<std::atomic<LiveAllocator*>, kDevicesMax> g_allocators{};
 Prepared& g_prepared = *new Prepared;
+
+// In a forked child, where the thread that started a device meanwhile is gone, nobody gives its lock back.
+void renew_lock() {
+  new (&g_prepared.mutex) std::mutex;
+}
+
+[[maybe_unused]] const int g_fork_hook = pthread_atfork(nullptr, nullptr, renew_lock);
 
 // None in a forked child, where PyTorch would have to start CUDA anew.
 LiveAllocator* find_allocator(int device) {

@@ -11,6 +11,7 @@ a block, so those of abi/cupy.py are handed to CuPy wherever it says the current
 from __future__ import annotations
 
 import json
+import os
 import threading
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,8 @@ from gpumem.recorder import own_allocators, recording
 from gpumem.vocabulary import AllocatorChoice
 
 NOTE = "note:cupy"
+_lock = threading.Lock()
+"""Held while a device is started."""
 
 
 class CupyAllocator:
@@ -32,7 +35,6 @@ class CupyAllocator:
         self._settings = settings
         self._memory_bytes = memory_bytes
         self._by_device: dict[int, NativeAllocator] = {}
-        self._lock = threading.Lock()
         self._current_stream = cupy.cuda.get_current_stream
         self._functions = self._make_functions()
         self.malloc: native_functions.Malloc = self._functions.malloc if self._functions else self._malloc
@@ -69,7 +71,7 @@ class CupyAllocator:
         return self._by_device.get(device)
 
     def _start(self, device: int) -> NativeAllocator:
-        with self._lock:
+        with _lock:
             native = self._by_device.get(device)
             if native is None:
                 native = own_allocators.share_allocator(
@@ -91,6 +93,15 @@ class CupyAllocator:
         if status is Status.NO_MEMORY:
             return MemoryError(NO_MEMORY)
         return RuntimeError(f"GPU {device} failed while {native.describe_failure()}.")
+
+
+def _renew_after_fork() -> None:
+    """In a child nobody gives back what another thread held."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
 
 
 def plug_in(cupy: Any, *, settings: str = "", memory_bytes: int | None = None) -> CupyAllocator:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -280,3 +282,57 @@ def test_process_without_memory_is_told_so_and_not_that_the_gpu_is_full(
     assert not isinstance(refused.value, gpumem.OutOfMemoryError)
     with pytest.raises(MemoryError, match="this process has no memory left"):
         gpu.free(512)
+
+
+FORKED = """
+import os, signal, sys, threading
+import gpumem
+from gpumem.errors import DeviceFailed
+
+gpu = gpumem.Allocator("simulated")
+block = gpu.alloc(3 << 20)
+is_over = threading.Event()
+
+def keep_busy():
+    while not is_over.is_set():
+        gpu.free(gpu.alloc(1 << 20))
+
+busy = threading.Thread(target=keep_busy)
+busy.start()
+asked = (
+    gpu.stats, gpu.snapshot, gpu.free_bytes, gpu.memory_allocated, gpu.max_memory_reserved, gpu.memory_stats,
+    gpu.memory_snapshot, gpu.memory_summary, gpu.mem_get_info, gpu.reset_peak_memory_stats,
+    gpu.reset_accumulated_memory_stats, lambda: gpu.alloc(512),
+)
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        sentences = set()
+        for ask in asked:
+            try:
+                ask()
+                sentences.add(f"{ask} answered")
+            except DeviceFailed as error:
+                sentences.add(str(error))
+        gpu.free(block)
+        gpu.empty_cache()
+        gpu.close()
+        print(*sorted(sentences), sep="\\n", flush=True)
+        with gpumem.Allocator("simulated") as own:
+            own.alloc(1)
+            os._exit(0 if own.stats().block_count == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+is_over.set()
+busy.join()
+assert gpu.stats().allocated_bytes == 3 << 20
+"""
+
+
+def test_forked_child_is_told_that_an_allocator_is_its_parents_and_makes_one_of_its_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, timeout=120, check=False
+    )
+    reason = "serving a process forked from the one that the allocator belongs to, which needs one of its own."
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(done.stdout.splitlines()) == {f"GPU 0 failed while {reason}", f"The allocator failed while {reason}"}

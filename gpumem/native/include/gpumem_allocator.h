@@ -5,8 +5,9 @@
  *
  * gm_allocator_* return a gm_status or a plain value, never throw, and may be called from any thread. GM_NO_MEMORY for
  * a change of the heap is an allocator's last word: GM_POLICY_DEVICE_FAILED for requests and figures from then on, and
- * what is freed is taken back without effect. gm_torch_* are called by PyTorch, which turns a C++ exception into its
- * own error: they may throw, but for what ends a tensor, a graph or a pool.
+ * what is freed is taken back without effect. So it is in a forked child with the allocators of its parent. gm_torch_*
+ * are called by PyTorch, which turns a C++ exception into its own error: they may throw, but for what ends a tensor, a
+ * graph or a pool.
  */
 #ifndef GPUMEM_ALLOCATOR_H
 #define GPUMEM_ALLOCATOR_H

@@ -49,8 +49,9 @@ def explain(
 
     TRACE is a .gpumem file, the journal of a running or killed program, a memory snapshot of PyTorch, or a folder of
     them: of several, a line each and the ledger of the one that holds the most (another with --rank). Without TRACE,
-    the devices of this machine and the processes on them now (--device is NVML's number then): who holds what, children
-    that outlived their program, and what cannot be seen from here. No process is touched.
+    the devices of this machine and the processes on them now: who holds what, children that outlived their program, and
+    what cannot be seen from here. No process is touched. --device is the program's number of it in a recording, and
+    NVML's where there is none.
     """
     if message is not None:
         if any(one is not None for one in (trace, pid, moment, device, rank)):
@@ -108,9 +109,12 @@ def _explain_running(pid: int | None, moment: str | None, as_json: bool, device:
     from gpumem.simulate.opening import open_trace
     from gpumem_cli.output import print_json, print_page
 
-    machine = _read_machine(pid, device)
-    live = explain_machine(machine, pid=pid, device=device if pid is None else None)
+    machine = _read_machine(pid)
     journal = None if pid is None else machine.journals.get(pid)
+    device_now = None if journal is not None else device
+    if device_now is not None:
+        _check_device(machine, pid, device_now)
+    live = explain_machine(machine, pid=pid, device=device_now)
     if moment is not None and journal is None:
         raise UsageError(f"Process {pid} is not being recorded and has no moments; leave --at out.")
     recorded = None if journal is None else _find_explanation(open_trace(journal), moment, device)
@@ -128,8 +132,8 @@ def _explain_running(pid: int | None, moment: str | None, as_json: bool, device:
         print_page(lambda page: render_explanation(recorded, page))
 
 
-def _read_machine(pid: int | None, device: int | None) -> MachineNow:
-    """The machine now; raises DeviceUnavailable without NVML, UsageError for a process or device that is not there."""
+def _read_machine(pid: int | None) -> MachineNow:
+    """The machine now; raises DeviceUnavailable without NVML, UsageError for a process that is not there."""
     from gpumem.machine.holders import read_machine
     from gpumem.nvml import Nvml, Unavailable, open_nvml
 
@@ -140,10 +144,26 @@ def _read_machine(pid: int | None, device: int | None) -> MachineNow:
             f"There is no GPU here to explain: {machine.reason}. A recording can be explained anywhere: gpumem explain "
             "TRACE."
         )
-    known = [now.device.index for now in machine.devices]
-    if pid is None and device is not None and device not in known:
-        raise UsageError(f"NVML has no device {device}; it has {', '.join(map(str, known)) or 'none'}.")
     listed = {one.pid for now in machine.devices if not isinstance(now.listed, Unavailable) for one in now.listed}
     if pid is not None and pid not in machine.processes and pid not in listed:
         raise UsageError(f"There is no process {pid}; gpumem explain lists those on the GPUs.")
     return machine
+
+
+def _check_device(machine: MachineNow, pid: int | None, device: int) -> None:
+    """Raises UsageError where NVML has no such device, or lists the devices of process `pid` and it is none of them."""
+    from gpumem.nvml import Unavailable
+
+    by_index = {now.device.index: now.listed for now in machine.devices}
+    if device not in by_index:
+        raise UsageError(f"NVML has no device {device}; it has {', '.join(map(str, by_index)) or 'none'}.")
+    if pid is None or isinstance(by_index[device], Unavailable):
+        return
+    held = [
+        index
+        for index, listed in by_index.items()
+        if not isinstance(listed, Unavailable) and any(one.pid == pid for one in listed)
+    ]
+    if device not in held:
+        others = f"on {' and '.join(f'device {index}' for index in held)}" if held else "on no device"
+        raise UsageError(f"Process {pid} is not on NVML's device {device}; it is {others}.")

@@ -22,9 +22,13 @@ from trace_builder import TraceBuilder
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendedProc:
     """A machine with process 10 on its one device, in place of this one."""
+    return pretend_machine(tmp_path, monkeypatch, StandInDevice(compute=[ListedProcess(10, 50 * MIB)]))
+
+
+def pretend_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *devices: StandInDevice) -> PretendedProc:
     (tmp_path / "proc").mkdir()
     proc = PretendedProc(tmp_path / "proc")
-    nvml = open_nvml(StandInNvml(StandInDevice(compute=[ListedProcess(10, 50 * MIB)])))
+    nvml = open_nvml(StandInNvml(*devices))
     assert isinstance(nvml, Nvml)
 
     def read_pretended(_: Nvml) -> MachineNow | Unavailable:
@@ -80,6 +84,7 @@ def test_recorded_process_is_explained_by_its_journal(
     [
         (("--pid", "77"), "There is no process 77; gpumem explain lists those on the GPUs."),
         (("--device", "3"), "NVML has no device 3; it has 0."),
+        (("--pid", "10", "--device", "3"), "NVML has no device 3; it has 0."),
         (("--at", "peak"), "--at names a moment of a recording: give its trace, or --pid"),
         (("--pid", "10", "--at", "peak"), "Process 10 is not being recorded and has no moments; leave --at out."),
         (("x.gpumem", "--pid", "10"), "Give a trace or --pid, not both."),
@@ -127,3 +132,28 @@ def test_folder_of_ranks_is_a_line_each_and_the_ledger_of_the_one_that_holds_the
     code, _, err = gpumem(capsys, str(tmp_path), "--rank", "4")
     assert (code, err) == (2, f"gpumem: {tmp_path} has no trace of rank 4; it has rank 0, 1, 2.\n")
     assert gpumem(capsys, "--rank", "4")[0] == 2
+
+
+def test_device_beside_the_pid_of_a_process_that_is_not_recorded_is_nvml_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proc = pretend_machine(
+        tmp_path,
+        monkeypatch,
+        StandInDevice(compute=[ListedProcess(10, 50 * MIB)]),
+        StandInDevice(compute=[ListedProcess(10, 70 * MIB), ListedProcess(11, 5 * MIB)]),
+        StandInDevice(),
+    )
+    proc.add(10, parent=5)
+    proc.add(11, parent=5)
+    assert "holds 50.00 MiB of device 0, 70.00 MiB of device" in gpumem(capsys, "--pid", "10")[1]
+    code, text, err = gpumem(capsys, "--pid", "10", "--device", "1")
+    assert (code, err) == (0, "")
+    assert text.startswith("Process 10 (python3 train.py) holds 70.00 MiB of device 1")
+    document = json.loads(gpumem(capsys, "--pid", "10", "--device", "1", "--json")[1])
+    assert [one["nvml_index"] for one in document["devices"]] == [1]
+    assert document["process_bytes"] == 70 * MIB
+    for pid, sentence in (("10", "device 0 and device 1"), ("11", "device 1"), (str(os.getpid()), "no device")):
+        code, text, err = gpumem(capsys, "--pid", pid, "--device", "2")
+        assert (code, text) == (2, "")
+        assert f"Process {pid} is not on NVML's device 2; it is on {sentence}." in err

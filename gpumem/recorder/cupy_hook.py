@@ -66,10 +66,6 @@ class CupyAllocator:
     def _free(self, address: int, device: int) -> None:
         self._by_device[device].free(address)
 
-    def native_of(self, device: int) -> NativeAllocator | None:
-        """The allocator of a device; None while CuPy has asked it for nothing."""
-        return self._by_device.get(device)
-
     def _start(self, device: int) -> NativeAllocator:
         with _lock:
             native = self._by_device.get(device)

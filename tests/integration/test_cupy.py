@@ -144,12 +144,12 @@ def test_cupy_is_recorded_beside_a_torch_with_its_own_allocator(
 
 def test_code_may_ask_again_for_what_the_run_has_done(variables: dict[str, str], tmp_path: Path) -> None:
     program = """
-        import cupy, gpumem.cupy
+        import cupy, gpumem.cupy, gpumem.memory
         first = cupy.empty(1000)
-        allocator = gpumem.cupy.use()
-        again = gpumem.cupy.use()
+        gpumem.cupy.use()
+        gpumem.cupy.use()
         second = cupy.empty(3 << 20)
-        assert again.native_of(0).statistics().all.allocated_bytes.current == 1024 + (3 << 20)
+        assert gpumem.memory.memory_allocated(0) == 1024 + (3 << 20)
         del first, second
     """
     done = run(tmp_path, variables, "-o", "t.gpumem", "-c", dedent(program))
@@ -160,10 +160,10 @@ def test_code_may_ask_again_for_what_the_run_has_done(variables: dict[str, str],
 
 def test_code_may_ask_for_it_by_itself(variables: dict[str, str], tmp_path: Path) -> None:
     program = """
-        import cupy, gpumem.cupy
-        allocator = gpumem.cupy.use(memory_bytes=40 << 20)
+        import cupy, gpumem.cupy, gpumem.memory
+        gpumem.cupy.use(memory_bytes=40 << 20)
         block = cupy.empty(30 << 20)
-        assert allocator.native_of(0).statistics().all.allocated_bytes.current == 30 << 20
+        assert gpumem.memory.memory_allocated(0) == 30 << 20
         try:
             cupy.empty(20 << 20)
         except MemoryError as error:

@@ -145,6 +145,7 @@ def find_balanced_pairs(columns: Columns) -> Columns:
 def make_sample(step_count: int = 4, live_stacks: int = 0) -> Trace:
     """Training steps made up: balanced, with sizes, stacks and gaps in time as training has them."""
     random, random_live = np.random.default_rng(11), np.random.default_rng(12)
+    random_sizes = np.random.default_rng(13)
     columns = {name: [] for name in EVENT_COLUMNS}  # type: dict[str, list[int]]
     heap = _Heap(columns)
     sizes = np.sort(random.integers(1, 3000, 150) * 512 + random.integers(0, 512, 150))
@@ -153,7 +154,7 @@ def make_sample(step_count: int = 4, live_stacks: int = 0) -> Trace:
     )
     for _ in range(200):
         heap.alloc(int(random.choice(sizes)) * 4, 1)  # parameters, never freed
-    for number, size in enumerate(random_live.choice(sizes, live_stacks).tolist()):
+    for number, size in enumerate(random_sizes.choice(sizes, live_stacks).tolist()):
         heap.alloc(size, STACKS + 1 + number)
     for step in range(step_count):
         waiting: list[int] = []
@@ -169,8 +170,10 @@ def make_sample(step_count: int = 4, live_stacks: int = 0) -> Trace:
     arrays: Columns = {name: np.array(values, EVENT_COLUMNS[name]) for name, values in columns.items()}
     steps = np.flatnonzero(arrays["kind"] == EventKind.STEP)
     marks = [Mark(MarkKind.STEP, "", n, EventIndex(int(e)), int(arrays["time_ns"][e])) for n, e in enumerate(steps)]
-    frames = [*_frames_of_stacks(random, STACKS), *_frames_of_stacks(random_live, live_stacks)]
-    return _as_trace(arrays, marks, frames)
+    stacks = [_frames_of_stack(random, depth) for depth in random.integers(20, 41, STACKS)]
+    for _ in range(live_stacks):
+        stacks.append(_frames_of_stack(random_live, int(random_live.integers(20, 41))))
+    return _as_trace(arrays, marks, stacks)
 
 
 class _Heap:
@@ -210,13 +213,10 @@ class _Heap:
             column.append(values.get(name, 0))
 
 
-def _frames_of_stacks(random: np.random.Generator, count: int) -> list[Rows]:
-    """The frames of `count` stacks, innermost first."""
-    stacks = []
-    for depth in random.integers(20, 41, count):  # outer frames are few, inner ones many, as in programs
-        level = np.arange(depth)[::-1]
-        stacks.append(np.minimum(1 + level * 8 + random.integers(0, 1 + level // 4), FRAMES - 1))
-    return stacks
+def _frames_of_stack(random: np.random.Generator, depth: int) -> Rows:
+    """The frames of a stack, innermost first: outer ones are few, inner ones many, as in programs."""
+    level = np.arange(depth)[::-1]
+    return np.minimum(1 + level * 8 + random.integers(0, 1 + level // 4), FRAMES - 1)
 
 
 def _as_trace(columns: Columns, marks: list[Mark], stacks: Sequence[Rows]) -> Trace:

@@ -6,6 +6,7 @@ output. Must not know: what a command does. Nothing heavy is imported here.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from gpumem.errors import GpumemError
 
 EXIT_INTERRUPTED = 130
 EXIT_USAGE = 2
+GARBAGE_THRESHOLD = 50_000
+"""New objects after which Python looks for cycles: findings have none, and live to the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ def unknown_command(word: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and leaves with its exit code."""
+    gc.set_threshold(GARBAGE_THRESHOLD)
     sys.exit(run_command_line(arguments))
 
 

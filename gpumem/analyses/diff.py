@@ -20,6 +20,7 @@ from gpumem.analyses.diff_match import GroupPair, pair_sites, pair_stacks
 from gpumem.analyses.diff_settings import compare_settings
 from gpumem.analyses.diff_sides import DeviceSide, TraceSide, measure_side
 from gpumem.heap.levels import basis_of
+from gpumem.heap.scan import DeviceScan
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import Moment, Peak
 from gpumem.vocabulary import Basis, DeviceOrdinal
@@ -32,15 +33,18 @@ def compare_traces(
     before_moment: Moment | None = None,
     after_moment: Moment | None = None,
     devices: Collection[DeviceOrdinal] | None = None,
+    scanned: tuple[Sequence[DeviceScan], Sequence[DeviceScan]] | None = None,
 ) -> TraceDiff:
     """What changed from a moment of one trace to a moment of another, or of the same one; by default at their peaks.
 
-    Where one side does not know its block bytes, both are measured by requests. Raises MomentUnknown.
+    Where one side does not know its block bytes, both are measured by requests. Raises MomentUnknown. `scanned`: the
+    scans of both whole traces and these devices, where they were made already.
     """
     basis = Basis.ALLOCATED if basis_of(before) is basis_of(after) is Basis.ALLOCATED else Basis.REQUESTED
     one, other = (_in_basis(trace, basis) for trace in (before, after))
-    was = measure_side(one, before_moment or Peak(), devices)
-    now = measure_side(other, after_moment or Peak(), devices)
+    known = scanned or (None, None)
+    was = measure_side(one, before_moment or Peak(), devices, known[0] if one is before else None)
+    now = measure_side(other, after_moment or Peak(), devices, known[1] if other is after else None)
     lines = find_line_map(*([stack.frames for stack in side.all_stacks()] for side in (was, now)))
     pairs = _pair_devices(was, now)
     return TraceDiff(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from gpumem.analyses.diff_files import LineMap
 from gpumem.analyses.diff_sides import HeldGroup
@@ -25,6 +26,7 @@ _SAME_LINES = 3.0
 _SAME_BYTES = 4.0
 _SAME_COUNT = 1.0
 _CELLS_MAX = 1 << 18
+_LINE = attrgetter("line")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,9 @@ class GroupPair:
 
 def pair_stacks(before: Sequence[HeldGroup], after: Sequence[HeldGroup], lines: LineMap) -> list[GroupPair]:
     """Every stack of both sides, once."""
-    renamed = [_Candidate(group, _in_later_names(group, lines)) for group in before]
-    left, right = renamed, [_Candidate(group, group) for group in after]
+    names = _Names()
+    left = [_Candidate.of(group, _in_later_names(group, lines), names) for group in before]
+    right = [_Candidate.of(group, group, names) for group in after]
     pairs: list[GroupPair] = []
     for callers in _CALLERS_THAT_AGREE:
         matched = list(_match_round(left, right, callers, lines))
@@ -57,8 +60,9 @@ def pair_sites(stacks: Sequence[GroupPair], lines: LineMap) -> list[GroupPair]:
     chosen = _most_voted(stacks)
     pairs = [GroupPair(was[before], now[after]) for before, after in chosen.items()]
     taken = set(chosen.values())
-    left = [_Candidate(was[site], _site_alone(was[site], lines)) for site in was if site not in chosen]
-    right = [_Candidate(now[site], _site_alone(now[site], None)) for site in now if site not in taken]
+    names = _Names()
+    left = [_Candidate.of(was[site], _site_alone(was[site], lines), names) for site in was if site not in chosen]
+    right = [_Candidate.of(now[site], _site_alone(now[site], None), names) for site in now if site not in taken]
     known = _known_lines(stacks, lines)
     matched = [
         (before, after)
@@ -72,46 +76,80 @@ def pair_sites(stacks: Sequence[GroupPair], lines: LineMap) -> list[GroupPair]:
     return pairs
 
 
+class _Names:
+    """A number for the function that a frame is in, by file and name; frames are shared, so that each is read once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._by_frame: dict[int, int] = {}
+        self._kept: list[Frame] = []
+
+    def of(self, frames: tuple[Frame, ...]) -> tuple[int, ...]:
+        """The number of each frame's function."""
+        known = self._by_frame
+        try:
+            return tuple(map(known.__getitem__, map(id, frames)))
+        except KeyError:
+            for frame in frames:
+                if id(frame) not in known:
+                    self._kept.append(frame)  # so that no other takes its place
+                    known[id(frame)] = self._numbers.setdefault((frame.file, frame.function), len(self._numbers))
+            return self.of(frames)
+
+
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     """A group that has no partner yet, and the same with its files named as on the later side."""
 
     own: HeldGroup
     named: HeldGroup
+    functions: tuple[int, ...]
+    """The number of each frame's function, innermost first."""
+    lines: tuple[int, ...]
 
-    def reach(self, callers: int) -> tuple[Frame, ...]:
-        """The frames that have to agree: from the innermost to so many callers of the site."""
-        return self.named.frames[: self.named.site_index + 1 + callers]
+    @classmethod
+    def of(cls, own: HeldGroup, named: HeldGroup, names: _Names) -> _Candidate:
+        """A candidate whose functions have the numbers in `names`."""
+        return cls(own, named, names.of(named.frames), tuple(map(_LINE, named.frames)))
+
+    def reach(self, callers: int) -> int:
+        """How many frames have to agree, of those there are: from the innermost to so many callers of the site."""
+        return self.named.site_index + 1 + callers
 
 
 def _match_round(
     left: Sequence[_Candidate], right: Sequence[_Candidate], callers: int, lines: LineMap
 ) -> Iterator[tuple[_Candidate, _Candidate]]:
     """Pairs of those that agree in the functions within reach."""
-    groups: dict[tuple[tuple[str, str], ...], tuple[list[_Candidate], list[_Candidate]]] = {}
+    groups: dict[tuple[int, ...], tuple[list[_Candidate], list[_Candidate]]] = {}
     for side, candidates in enumerate((left, right)):
         for one in candidates:
-            key = tuple((frame.file, frame.function) for frame in one.reach(callers))
-            groups.setdefault(key, ([], []))[side].append(one)
+            groups.setdefault(one.functions[: one.reach(callers)], ([], []))[side].append(one)
     for was, now in groups.values():
         if was and now:
             yield from _align(_in_order(was, callers), _in_order(now, callers), lines)
 
 
 def _in_order(candidates: Sequence[_Candidate], callers: int) -> list[_Row]:
-    return sorted((_Row(one, one.reach(callers)) for one in candidates), key=_Row.order)
+    rows = [_Row(one, one.lines[: one.reach(callers)]) for one in candidates]
+    return sorted(rows, key=_Row.order) if len(rows) > 1 else rows
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A candidate among those that went through the same functions."""
+    """A candidate among those that went through the same functions, with the lines within reach."""
 
     candidate: _Candidate
-    frames: tuple[Frame, ...]
+    lines: tuple[int, ...]
 
     def order(self) -> tuple[int, ...]:
         """The lines, outermost first: the order in which a program comes to them."""
-        return tuple(frame.line for frame in reversed(self.frames))
+        return self.lines[::-1]
+
+    @property
+    def frames(self) -> Sequence[Frame]:
+        """The frames within reach, innermost first."""
+        return self.candidate.named.frames[: len(self.lines)]
 
 
 def _align(left: Sequence[_Row], right: Sequence[_Row], lines: LineMap) -> Iterator[tuple[_Candidate, _Candidate]]:
@@ -137,12 +175,9 @@ def _align(left: Sequence[_Row], right: Sequence[_Row], lines: LineMap) -> Itera
 
 def _likeness(was: _Row, now: _Row, lines: LineMap) -> float:
     """How much speaks for two groups of the same functions being one; 0 where a line differs that did not move."""
-    same_lines = True
-    for one, other in zip(was.frames, now.frames, strict=True):
-        if one.line != other.line:
-            if not lines.may_be(one, other):
-                return 0.0
-            same_lines = False
+    same_lines = was.lines == now.lines
+    if not same_lines and not all(map(lines.may_be, was.frames, now.frames)):
+        return 0.0
     before, after = was.candidate.named, now.candidate.named
     found = _PAIR + (_SAME_LINES if same_lines else 0.0)
     if before.block_count == after.block_count:
@@ -209,12 +244,15 @@ def _frame_order(frame: Frame) -> tuple[str, int, str]:
 
 def _known_lines(stacks: Iterable[GroupPair], lines: LineMap) -> dict[str, list[tuple[int, int]]]:
     """By file, in order, the lines of paired stacks: earlier and later."""
-    found: dict[str, set[tuple[int, int]]] = {}
+    paired: dict[tuple[int, int], tuple[Frame, Frame]] = {}
     for pair in stacks:
         if pair.before is not None and pair.after is not None:
-            for was, now in zip(pair.before.frames, pair.after.frames, strict=False):
-                if lines.renamed(was).file == now.file and was.function == now.function:
-                    found.setdefault(now.file, set()).add((was.line, now.line))
+            was, now = pair.before.frames, pair.after.frames
+            paired.update(zip(zip(map(id, was), map(id, now)), zip(was, now)))  # noqa: B905
+    found: dict[str, set[tuple[int, int]]] = {}
+    for one, other in paired.values():
+        if lines.renamed(one).file == other.file and one.function == other.function:
+            found.setdefault(other.file, set()).add((one.line, other.line))
     return {file: sorted(pairs) for file, pairs in found.items()}
 
 

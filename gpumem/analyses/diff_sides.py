@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from gpumem.analyses.readings import find_process_bytes
 from gpumem.analyses.sites import SiteFinder
@@ -18,6 +19,7 @@ from gpumem.heap.live import LiveTable
 from gpumem.heap.scan import DeviceScan, StateAt, scan_trace
 from gpumem.trace.model import DeviceFacts, Frame, Trace
 from gpumem.trace.moments import Moment, Peak
+from gpumem.trace.stack_links import read_stacks, walk_stacks
 from gpumem.vocabulary import DeviceOrdinal, StackId
 
 
@@ -73,9 +75,17 @@ class TraceSide:
             yield from device.stacks
 
 
-def measure_side(trace: Trace, moment: Moment, devices: Collection[DeviceOrdinal] | None) -> TraceSide:
-    """The devices that `trace` used (of `devices`, or all) at `moment`; raises MomentUnknown."""
-    instant, scans = _scan_at(trace, moment, devices)
+def measure_side(
+    trace: Trace,
+    moment: Moment,
+    devices: Collection[DeviceOrdinal] | None,
+    scanned: Sequence[DeviceScan] | None = None,
+) -> TraceSide:
+    """The devices that `trace` used (of `devices`, or all) at `moment`; raises MomentUnknown.
+
+    `scanned`: the scan of the whole trace and these devices, where it was made already.
+    """
+    instant, scans = _scan_at(trace, moment, devices, scanned)
     reader = _StackReader(trace)
     facts = {DeviceOrdinal(one.device): one for one in trace.meta.devices}
     measured = {}
@@ -87,11 +97,14 @@ def measure_side(trace: Trace, moment: Moment, devices: Collection[DeviceOrdinal
 
 
 def _scan_at(
-    trace: Trace, moment: Moment, devices: Collection[DeviceOrdinal] | None
+    trace: Trace,
+    moment: Moment,
+    devices: Collection[DeviceOrdinal] | None,
+    scanned: Sequence[DeviceScan] | None,
 ) -> tuple[Instant, list[tuple[DeviceScan, StateAt]]]:
     """The scan of every device, each with its state at the moment; the peak of one device is met on the way."""
     if moment == Peak():
-        scans = scan_trace(trace, devices=devices)
+        scans = scan_trace(trace, devices=devices) if scanned is None else scanned
         if len(scans) == 1:
             (scan,) = scans
             event = scan.held_peak.event
@@ -115,7 +128,7 @@ def _device_side(
         held_bytes_peak=scan.held_peak.peak_bytes if has_all else None,
         reserved_bytes_peak=scan.reserved_peak.peak_bytes if has_all else None,
         nvml_process_bytes=process_bytes,
-        stacks=[reader.group(stack, held, count) for stack, (held, count) in by_stack.items()],
+        stacks=reader.groups(by_stack),
         stackless_bytes=stackless_bytes,
         stackless_count=stackless_count,
     )
@@ -139,13 +152,18 @@ class _StackReader:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._finder = SiteFinder(trace)
-        self._frames: dict[int, Frame] = {}
 
-    def group(self, stack: StackId, held_bytes: int, block_count: int) -> HeldGroup:
-        rows = self._trace.stacks.frames_of(stack)
-        site = self._finder.site_frame(stack)
-        assert site is not None, "only stack 0 has no site"
-        for row in rows:
-            if row not in self._frames:
-                self._frames[row] = self._trace.frames.frame(row)
-        return HeldGroup(tuple(self._frames[row] for row in rows), rows.index(site), held_bytes, block_count)
+    def groups(self, by_stack: Mapping[StackId, tuple[int, int]]) -> list[HeldGroup]:
+        """The stacks, none of which is 0, with the bytes and blocks given for each."""
+        stacks = np.array(list(by_stack), np.int64)
+        found = zip(read_stacks(self._trace, stacks), self._site_indices(stacks), by_stack.values(), strict=True)
+        return [HeldGroup(frames, index, held, count) for frames, index, (held, count) in found]
+
+    def _site_indices(self, stacks: npt.NDArray[np.int64]) -> list[int]:
+        """Where in each stack its site is first."""
+        frames, depths = walk_stacks(self._trace.stacks, stacks)
+        stack = np.repeat(np.arange(len(stacks)), depths)
+        is_site = np.flatnonzero(frames == self._finder.find_frames(stacks)[stack])
+        _, first = np.unique(stack[is_site], return_index=True)
+        assert len(first) == len(stacks), "only stack 0 has no site"
+        return (is_site[first] - (np.cumsum(depths) - depths)).tolist()  # type: ignore[no-any-return]

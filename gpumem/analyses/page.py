@@ -125,8 +125,17 @@ def find_page(
 
         views.extend(_find_views(trace, number, chosen, scans[number], detail, tell))
     found = [PageTrace(summary, *_marks(trace, detail)) for trace, summary in zip(traces, summaries, strict=True)]
-    diff = compare_traces(traces[0], traces[1], devices=wanted[0]) if len(traces) == 2 else None
+    diff = _compare(traces, wanted, scans) if len(traces) == 2 else None
     return PageFindings(found, views, list_sites(_named(views, diff)), diff)
+
+
+def _compare(
+    traces: Sequence[Trace],
+    devices: Sequence[Collection[DeviceOrdinal] | None],
+    scans: Sequence[Sequence[DeviceScan]],
+) -> TraceDiff:
+    scanned = (scans[0], scans[1]) if devices[0] == devices[1] else None
+    return compare_traces(traces[0], traces[1], devices=devices[0], scanned=scanned)
 
 
 def _drawn_views(summaries: Sequence[TraceSummary], view_count: int) -> Collection[tuple[int, int]]:

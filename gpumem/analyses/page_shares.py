@@ -112,9 +112,11 @@ class _SiteNumbers:
 
     def of_stacks(self, stacks: npt.NDArray[np.int64]) -> Int64s:
         """The site number of each stack."""
-        if (self.by_stack[stacks] < 0).any():
-            self._number(np.unique(stacks[self.by_stack[stacks] < 0]))
-        return self.by_stack[stacks]
+        numbers = self.by_stack.take(stacks)
+        if len(numbers) and numbers.min() < 0:
+            self._number(np.unique(stacks[numbers < 0]))
+            numbers = self.by_stack.take(stacks)
+        return numbers
 
     def _number(self, stacks: Int64s) -> None:
         rows, first, where = np.unique(self.finder.find_frames(stacks), return_index=True, return_inverse=True)
@@ -192,7 +194,7 @@ class _Follower:
             self._skipped += 1
             return
         self._skipped = 0
-        held = self._table.select(~self._table.pending)
+        held = self._table.held()
         numbers = self._sites.of_stacks(held["stack"])
         sums = np.bincount(numbers, weights=held[self._column], minlength=len(self._sites.sites)).astype(np.int64)
         present = np.flatnonzero(sums)
@@ -226,7 +228,7 @@ class _Follower:
         return [rows[:, number] for number in range(kept)] + [nothing] * (len(order) - kept)
 
     def _find_peak_stacks(self) -> None:
-        held = self._table.select(~self._table.pending)
+        held = self._table.held()
         stacks, where = np.unique(held["stack"], return_inverse=True)
         sums = np.bincount(where, weights=held[self._column], minlength=len(stacks)).astype(np.int64)
         counts = np.bincount(where, minlength=len(stacks))

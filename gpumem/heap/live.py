@@ -50,6 +50,10 @@ class LiveTable:
         columns = {name: values[chosen] for name, values in self.columns.items()}
         return LiveTable(self.address[chosen], self.event[chosen], self.pending[chosen], columns)
 
+    def held(self) -> LiveTable:
+        """The table without the pending blocks."""
+        return self.select(~self.pending) if self.pending.any() else self
+
 
 def initial_table(blocks: Sequence[InitialBlock], columns: Sequence[str]) -> LiveTable:
     """The blocks in use before the first event, with the event columns `columns`."""
@@ -119,16 +123,16 @@ def _merge(
         kept[at[table.address[at] == touched]] = False
     made = rows[kind[rows] == EventKind.ALLOC]
     made_address = events["address"][made]
-    old_address = table.address[kept]
-    places = np.searchsorted(old_address, made_address) + np.arange(len(made))
-    is_old = np.ones(len(old_address) + len(made), dtype=np.bool_)
+    old = np.flatnonzero(kept)
+    places = np.searchsorted(table.address[old], made_address) + np.arange(len(made))
+    is_old = np.ones(len(old) + len(made), dtype=np.bool_)
     is_old[places] = False
+    source = np.empty(len(is_old), dtype=np.intp)  # rows of the table, and behind them those made
+    source[is_old] = old
+    source[places] = len(table) + np.arange(len(made))
 
     def merged(old: Column, new: Column) -> Column:
-        values = np.empty(len(is_old), dtype=old.dtype)
-        values[is_old] = old[kept]
-        values[places] = new
-        return values
+        return np.concatenate([old, new], dtype=old.dtype, casting="unsafe").take(source)
 
     return LiveTable(
         merged(table.address, made_address),  # type: ignore[arg-type]

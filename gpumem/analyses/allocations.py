@@ -73,7 +73,7 @@ def find_large_allocations(
 
     `live` are blocks held after the event `live_at`.
     """
-    basis = basis_column(trace)
+    basis = basis_column(trace, device)
     held = [block for block in trace.initial_blocks if block.device == device and block.state is BlockState.ALLOCATED]
     initial = initial_table(held, ["requested_bytes", basis, "stack"])
     bytes_min = _find_bytes_min(trace, device, count, initial[basis].astype(np.int64))
@@ -137,7 +137,7 @@ class _Followed:
 
 def _find_bytes_min(trace: Trace, device: DeviceOrdinal, count: int, largest: Integers) -> int:
     """Bytes of the `count`-th largest allocation, `largest` being those before the trace; 0 where there are fewer."""
-    basis = basis_column(trace)
+    basis = basis_column(trace, device)
     bytes_min = 0
     for batch in read_in_pieces(trace, tuple({"kind", "device", basis})):
         for events in split_by_device(batch, [device]):

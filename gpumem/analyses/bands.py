@@ -75,13 +75,13 @@ def find_bands(
     """The bands of one device; `scan` is that of the whole trace, where it was made already."""
     scanned = scan or next(iter(scan_trace(trace, devices=[device])), None) or scan_nothing(trace, device, whole(trace))
     peak = scanned.held_peak
-    live = _largest_live(scanned.peak_blocks, basis_column(trace), bands_max // 2)
+    live = _largest_live(scanned.peak_blocks, basis_column(trace, device), bands_max // 2)
     found = find_large_allocations(trace, device, bands_max, live=live, live_at=peak.event)
     bands = _choose(found, peak.event, bands_max)
     initial = [block for block in trace.initial_blocks if block.device == device]
     return Bands(
         device,
-        basis_of(trace),
+        basis_of(trace, device),
         trace.event_count,
         trace.meta.duration_ns,
         scanned.count(EventKind.ALLOC) + sum(block.state is BlockState.ALLOCATED for block in initial),
@@ -115,10 +115,10 @@ def _measure_rest(trace: Trace, device: DeviceOrdinal, bands: Allocations) -> Re
     banded_bytes = int(bands.held_bytes[bands.start_event < 0].sum())
     changes = _changes(bands)
     parts = [(np.full(1, -1), np.zeros(1, np.int64), np.full(1, before.held_bytes - banded_bytes))]
-    columns = tuple({"time_ns", "kind", "device", "requested_bytes", basis_column(trace)})
+    columns = tuple({"time_ns", "kind", "device", "requested_bytes", basis_column(trace, device)})
     for batch in read_in_pieces(trace, columns):
         for events in split_by_device(batch, [device]):
-            held = measure_levels(events, before, basis_of(trace))
+            held = measure_levels(events, before, basis_of(trace, device))
             before = held.last()
             rest, kept = _rest_of(trace, events, held.held_bytes, changes)
             positions = np.flatnonzero(kept)

@@ -19,9 +19,8 @@ from gpumem.analyses.diff_findings import BeforeAfter, Change, ComparedSide, Dev
 from gpumem.analyses.diff_match import GroupPair, pair_sites, pair_stacks
 from gpumem.analyses.diff_settings import compare_settings
 from gpumem.analyses.diff_sides import DeviceSide, TraceSide, measure_side
-from gpumem.heap.levels import basis_of
 from gpumem.heap.scan import DeviceScan
-from gpumem.trace.model import Trace
+from gpumem.trace.model import DeviceFacts, Trace
 from gpumem.trace.moments import Moment, Peak
 from gpumem.vocabulary import Basis, DeviceOrdinal
 
@@ -37,33 +36,57 @@ def compare_traces(
 ) -> TraceDiff:
     """What changed from a moment of one trace to a moment of another, or of the same one; by default at their peaks.
 
-    Where one side does not know its block bytes, both are measured by requests. Raises MomentUnknown. `scanned`: the
-    scans of both whole traces and these devices, where they were made already.
+    Where one side does not know its block bytes of a device, both are measured by requests there. Raises MomentUnknown.
+    `scanned`: the scans of both whole traces and these devices, where they were made already.
     """
-    basis = Basis.ALLOCATED if basis_of(before) is basis_of(after) is Basis.ALLOCATED else Basis.REQUESTED
-    one, other = (_in_basis(trace, basis) for trace in (before, after))
-    known = scanned or (None, None)
-    was = measure_side(one, before_moment or Peak(), devices, known[0] if one is before else None)
-    now = measure_side(other, after_moment or Peak(), devices, known[1] if other is after else None)
+    moments = (before_moment or Peak(), after_moment or Peak())
+    was, now = _measure_in_one_basis((before, after), moments, devices, scanned or (None, None))
     lines = find_line_map(*([stack.frames for stack in side.all_stacks()] for side in (was, now)))
-    pairs = _pair_devices(was, now)
+    pairs = [_compare_devices(one, other, lines) for one, other in _pair_devices(was, now)]
     return TraceDiff(
         _compared(before, was, before_moment),
         _compared(after, now, after_moment),
-        basis,
+        Basis.ALLOCATED if all(pair.basis is Basis.ALLOCATED for pair in pairs) else Basis.REQUESTED,
         before is after,
-        [_compare_devices(one, other, basis, lines) for one, other in pairs],
+        pairs,
         [] if before is after else compare_settings(before, after, devices),
     )
 
 
-def _in_basis(trace: Trace, basis: Basis) -> Trace:
-    """The trace as it reads where only requests are known."""
-    return trace if basis_of(trace) is basis else replace(trace, meta=replace(trace.meta, block_bytes_known=False))
+def _measure_in_one_basis(
+    traces: Sequence[Trace],
+    moments: Sequence[Moment],
+    devices: Collection[DeviceOrdinal] | None,
+    scanned: Sequence[Sequence[DeviceScan] | None],
+) -> tuple[TraceSide, TraceSide]:
+    """Both sides, a device that one side knows alone by its requests."""
+    was, now = (
+        measure_side(trace, moment, devices, scans)
+        for trace, moment, scans in zip(traces, moments, scanned, strict=True)
+    )
+    unequal = [(one, other) for one, other in _pair_devices(was, now) if one and other and one.basis is not other.basis]
+    if unequal:
+        before, after = traces
+        was = measure_side(_without_blocks(before, was, [one for one, _ in unequal]), moments[0], devices)
+        now = measure_side(_without_blocks(after, now, [other for _, other in unequal]), moments[1], devices)
+    return was, now
+
+
+def _without_blocks(trace: Trace, side: TraceSide, forgotten: Collection[DeviceSide]) -> Trace:
+    """The trace as it reads where of some devices the requests alone are known."""
+    facts: dict[int, DeviceFacts] = {number: one.facts for number, one in side.devices.items()}
+    facts |= {one.device: one for one in trace.meta.devices}
+    known = {number for number in facts if trace.knows_blocks(number)} - {one.facts.device for one in forgotten}
+    told = [
+        replace(one, block_bytes_known_until=trace.event_count if number in known else None)
+        for number, one in sorted(facts.items())
+    ]
+    return replace(trace, meta=replace(trace.meta, block_bytes_known=False, devices=tuple(told)))
 
 
 def _compared(trace: Trace, side: TraceSide, moment: Moment | None) -> ComparedSide:
-    return ComparedSide(str(trace.path), moment or Peak(), side.instant, trace.meta)
+    unknown = [device for device in sorted(side.devices) if not trace.knows_blocks(device)]
+    return ComparedSide(str(trace.path), moment or Peak(), side.instant, trace.meta, unknown)
 
 
 def _pair_devices(before: TraceSide, after: TraceSide) -> list[tuple[DeviceSide | None, DeviceSide | None]]:
@@ -74,9 +97,10 @@ def _pair_devices(before: TraceSide, after: TraceSide) -> list[tuple[DeviceSide 
     return [(before.devices.get(number), after.devices.get(number)) for number in numbers]
 
 
-def _compare_devices(before: DeviceSide | None, after: DeviceSide | None, basis: Basis, lines: LineMap) -> DeviceDiff:
+def _compare_devices(before: DeviceSide | None, after: DeviceSide | None, lines: LineMap) -> DeviceDiff:
     some = after or before
     assert some is not None, "one side used the device"
+    basis = some.basis
 
     def figure(name: str) -> BeforeAfter:
         was, now = (0 if side is None else getattr(side, name) for side in (before, after))

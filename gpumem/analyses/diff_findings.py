@@ -147,6 +147,8 @@ class ComparedSide:
     moment: Moment
     instant: Instant
     meta: TraceMeta
+    unknown_devices: Sequence[DeviceOrdinal]
+    """Those it used whose block bytes are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ class TraceDiff:
     before: ComparedSide
     after: ComparedSide
     basis: Basis
+    """ALLOCATED where every device is compared by it."""
     is_one_trace: bool
     """Whether two moments of one trace were compared."""
     devices: Sequence[DeviceDiff]

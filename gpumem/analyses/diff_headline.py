@@ -11,7 +11,7 @@ from enum import Enum
 
 from gpumem.analyses.diff_findings import BeforeAfter, Change, ComparedSide, DeviceDiff, GroupDiff, Held, TraceDiff
 from gpumem.errors import AllocatorNotRecorded
-from gpumem.vocabulary import DeviceOrdinal, TraceSource
+from gpumem.vocabulary import Basis, DeviceOrdinal, TraceSource
 
 _LEADING_SHARE = 0.5
 """The share of all that changed from which a site is what matters."""
@@ -99,6 +99,7 @@ class Growth:
     """How much a figure of a device grew; None where it is not known."""
 
     device: DeviceOrdinal
+    basis: Basis
     figure: Figure
     delta_bytes: int | None
 
@@ -186,7 +187,8 @@ def check_growth(diff: TraceDiff, limit_bytes: int) -> GrowthCheck:
         has_peaks = not diff.is_one_trace and device.reserved_bytes_peak.delta is not None
         reserved = Figure.RESERVED_PEAK if has_peaks else Figure.RESERVED
         growths.extend(
-            Growth(device.device, figure, figure_of(device, figure).delta) for figure in (Figure.HELD, reserved)
+            Growth(device.device, device.basis, figure, figure_of(device, figure).delta)
+            for figure in (Figure.HELD, reserved)
         )
     return GrowthCheck(limit_bytes, growths)
 

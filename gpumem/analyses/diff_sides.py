@@ -14,13 +14,13 @@ import numpy.typing as npt
 from gpumem.analyses.readings import find_process_bytes
 from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.instants import Instant, find_instant, time_of
-from gpumem.heap.levels import basis_column
+from gpumem.heap.levels import basis_column, basis_of
 from gpumem.heap.live import LiveTable
 from gpumem.heap.scan import DeviceScan, StateAt, scan_trace
 from gpumem.trace.model import DeviceFacts, Frame, Trace
 from gpumem.trace.moments import Moment, Peak
 from gpumem.trace.stack_links import read_stacks, walk_stacks
-from gpumem.vocabulary import DeviceOrdinal, StackId
+from gpumem.vocabulary import Basis, DeviceOrdinal, StackId
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,10 @@ class HeldGroup:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSide:
-    """A device of one trace; bytes in the trace's basis but for the requested and the reserved."""
+    """A device of one trace; bytes in its basis but for the requested and the reserved."""
 
     facts: DeviceFacts
+    basis: Basis
     held_bytes: int
     requested_bytes: int
     reserved_bytes: int
@@ -117,11 +118,12 @@ def _device_side(
     trace: Trace, reader: _StackReader, facts: DeviceFacts, scan: DeviceScan, state: StateAt, process_bytes: int | None
 ) -> DeviceSide:
     blocks = state.blocks.select(~state.blocks.pending)
-    by_stack = _sum_by_stack(blocks, basis_column(trace))
+    by_stack = _sum_by_stack(blocks, basis_column(trace, scan.device))
     stackless_bytes, stackless_count = by_stack.pop(StackId(0), (0, 0))
     has_all = not trace.meta.history_truncated
     return DeviceSide(
         facts=facts,
+        basis=basis_of(trace, scan.device),
         held_bytes=state.levels.held_bytes,
         requested_bytes=state.levels.requested_bytes,
         reserved_bytes=state.levels.reserved_bytes,

@@ -192,7 +192,7 @@ def _find_homes(segments: Sequence[Segment], blocks: LiveTable) -> tuple[npt.NDA
 
 
 def _is_known(trace: Trace, event: EventIndex, device: DeviceOrdinal, blocks: LiveTable) -> bool:
-    if not trace.meta.block_bytes_known:
+    if not trace.knows_blocks(device):
         until = next((one.block_bytes_known_until for one in trace.meta.devices if one.device == device), None)
         if until is None or event >= until:
             return False

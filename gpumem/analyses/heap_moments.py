@@ -110,12 +110,14 @@ def find_heap_moments(
     """
     share = cells_max // max(1, len(chosen))
     finder = SiteFinder(trace)
-    found = [_heap_moment(trace, finder, one, heap, share) for one, heap in zip(chosen, heaps, strict=True)]
-    return HeapMoments(device, basis_of(trace), found)
+    basis = basis_of(trace, device)
+    found = [_heap_moment(trace, basis, finder, one, heap, share) for one, heap in zip(chosen, heaps, strict=True)]
+    return HeapMoments(device, basis, found)
 
 
 def _heap_moment(
     trace: Trace,
+    basis: Basis,
     finder: SiteFinder,
     moment: NamedInstant,
     table: HeapTable,
@@ -124,7 +126,7 @@ def _heap_moment(
     segments, blocks = table.segments, table.blocks
     figures = None
     unplaced_count = unplaced_bytes = 0
-    if basis_of(trace) is Basis.ALLOCATED:
+    if basis is Basis.ALLOCATED:
         layout = lay_out_heap(segments, blocks, table.event, str(trace.path))
         figures = measure_layout(segments, blocks, layout)
         cells = cut_cells(layout, blocks)

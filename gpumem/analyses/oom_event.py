@@ -37,7 +37,7 @@ def explain_oom_event(trace: Trace, event: EventIndex) -> OomVerdict:
     known = next((one for one in trace.meta.devices if one.device == device), DeviceFacts(device))
     segments = segments_at(trace, event, devices=[device])
     blocks = live_at(trace, event, devices=[device], carried=("requested_bytes",)).get(device)
-    heap = _Heap(trace, event, StreamId(stream), segments, blocks)
+    heap = _Heap(trace, event, device, StreamId(stream), segments, blocks)
     card_bytes = card or known.capacity_bytes
     limit_bytes = limit or known.memory_limit_bytes
     reading = find_reading(trace, device, Instant(event, time_ns))
@@ -95,14 +95,20 @@ class _Heap:
     """The heap of one device after an event, as far as the recording knows its blocks, and the part of one stream."""
 
     def __init__(
-        self, trace: Trace, event: EventIndex, stream: StreamId, segments: Sequence[Segment], blocks: LiveTable | None
+        self,
+        trace: Trace,
+        event: EventIndex,
+        device: DeviceOrdinal,
+        stream: StreamId,
+        segments: Sequence[Segment],
+        blocks: LiveTable | None,
     ) -> None:
         self.reserved_bytes = sum(segment.segment_bytes for segment in segments)
         self.allocated = Figure(0)
         self.private_idle: Figure | None = None
         self._ordinary: HeapFigures | None = None
         self._of_stream: HeapFigures | None = None
-        if blocks is not None and trace.meta.block_bytes_known:
+        if blocks is not None and trace.knows_blocks(device):
             where = str(trace.path)
             everything = measure_heap(segments, blocks, event, where)
             ordinary = [segment for segment in segments if segment.pool == 0]

@@ -18,8 +18,8 @@ from gpumem.heap.levels import (
     DeviceBatch,
     LevelColumns,
     Levels,
-    basis_column,
     basis_of,
+    bytes_columns,
     find_initial_levels,
     measure_levels,
     read_in_pieces,
@@ -61,12 +61,10 @@ def find_curves(
         for device, levels in find_initial_levels(trace).items()
         if devices is None or device in devices
     }
-    columns = tuple(dict.fromkeys(["time_ns", "kind", "device", "requested_bytes", basis_column(trace)]))
-    basis = basis_of(trace)
-    for batch in read_in_pieces(trace, columns):
+    for batch in read_in_pieces(trace, ("time_ns", "kind", "device", *bytes_columns(trace))):
         for events in split_by_device(batch, devices):
             one = collectors.setdefault(events.device, _Collector(Levels(), edges))
-            one.take(events, measure_levels(events, one.levels, basis))
+            one.take(events, measure_levels(events, one.levels, basis_of(trace, events.device)))
     return {device: collectors[device].curves() for device in sorted(collectors)}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpumem.analyses.sites import SiteFinder
-from gpumem.heap.levels import DeviceBatch, basis_column, read_in_pieces, split_by_device
+from gpumem.heap.levels import DeviceBatch, basis_column, bytes_columns, read_in_pieces, split_by_device
 from gpumem.heap.live import apply_events, initial_table
 from gpumem.trace.model import Frame, Trace
 from gpumem.trace.stack_links import read_stacks
@@ -95,7 +95,7 @@ def find_shares(
         device: _Follower(trace, device, np.union1d(events, [peaks[device]]), peaks[device], finder)
         for device, events in samples.items()
     }
-    for batch in read_in_pieces(trace, tuple(dict.fromkeys([*_COLUMNS, basis_column(trace)]))):
+    for batch in read_in_pieces(trace, tuple(dict.fromkeys([*_COLUMNS, *bytes_columns(trace)]))):
         for events in split_by_device(batch, followers):
             followers[events.device].take(events)
     return {device: follower.shares() for device, follower in followers.items()}
@@ -135,7 +135,7 @@ class _Follower:
     def __init__(
         self, trace: Trace, device: DeviceOrdinal, samples: Int64s, peak: EventIndex, finder: SiteFinder
     ) -> None:
-        self._trace, self._column, self._peak = trace, basis_column(trace), peak
+        self._trace, self._column, self._peak = trace, basis_column(trace, device), peak
         self._finder = finder
         stack_count = len(trace.stacks.parents)
         self._sites = _SiteNumbers(finder, np.full(max(1, stack_count), -1, np.int64))

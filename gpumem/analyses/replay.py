@@ -122,7 +122,7 @@ def _followed_device(
     result = run.replay.results.get(device)
     followed = _figures(result) if result is not None and check.exact else None
     allocated = facts.torch_allocated_bytes_peak
-    if allocated is None and trace.meta.block_bytes_known:
+    if allocated is None and trace.knows_blocks(device):
         allocated = scan.held_peak.peak_bytes
     return DeviceReplay(
         facts=facts,

@@ -201,7 +201,7 @@ def _device_summary(
     by: GroupBy | None,
 ) -> DeviceSummary:
     found = scan or scan_nothing(trace, DeviceOrdinal(facts.device), window)
-    known = basis_of(trace) is Basis.ALLOCATED
+    known = basis_of(trace, facts.device) is Basis.ALLOCATED
     of_device = [reading for reading in readings if reading.device == facts.device]
     peak = _peak_holders(trace, found, by)
     end = found.end
@@ -252,7 +252,7 @@ def _device_summary(
 
 
 def _peak_holders(trace: Trace, scan: DeviceScan, by: GroupBy | None) -> PeakHolders:
-    column = basis_column(trace)
+    column = basis_column(trace, scan.device)
     blocks = scan.peak_blocks.select(~scan.peak_blocks.pending)
     known_bytes = int(blocks[column].astype(np.int64).sum())
     unmatched = scan.held_peak.peak_bytes - known_bytes
@@ -262,7 +262,7 @@ def _peak_holders(trace: Trace, scan: DeviceScan, by: GroupBy | None) -> PeakHol
     return PeakHolders(
         instant=Instant(event, time_of(trace, event)),
         step=_step_of(trace, event),
-        basis=basis_of(trace),
+        basis=basis_of(trace, scan.device),
         held_bytes=scan.held_peak.peak_bytes,
         by_site=by_site + ([Holding(None, None, unmatched, 0, 0, ())] if unmatched else []),
         by_category={"other": scan.held_peak.peak_bytes},

@@ -20,8 +20,8 @@ from gpumem.heap.levels import (
     DeviceBatch,
     LevelColumns,
     Levels,
-    basis_column,
     basis_of,
+    bytes_columns,
     find_initial_levels,
     measure_levels,
     read_in_pieces,
@@ -124,17 +124,22 @@ def _collect(
     trace: Trace, first: Instant, last: Instant, devices: Collection[DeviceOrdinal] | None, buckets: int
 ) -> dict[DeviceOrdinal, _Collector]:
     edges = np.linspace(first.time_ns, max(last.time_ns, first.time_ns + 1), buckets + 1).astype(np.int64)[1:-1]
-    known = basis_of(trace) is Basis.ALLOCATED
+
+    def collector(device: DeviceOrdinal, levels: Levels) -> _Collector:
+        return _Collector(levels, first, edges, basis=basis_of(trace, device))
+
     collectors = {
-        device: _Collector(levels, first, edges, known=known)
+        device: collector(device, levels)
         for device, levels in find_initial_levels(trace).items()
         if devices is None or device in devices
     }
-    columns = tuple(dict.fromkeys(["time_ns", "kind", "device", "requested_bytes", basis_column(trace)]))
+    columns = ("time_ns", "kind", "device", *bytes_columns(trace))
     for batch in read_in_pieces(trace, columns, end_event=last.event + 1):
         for events in split_by_device(batch, devices):
-            one = collectors.setdefault(events.device, _Collector(Levels(), first, edges, known=known))
-            after = measure_levels(events, one.levels, basis_of(trace))
+            if events.device not in collectors:
+                collectors[events.device] = collector(events.device, Levels())
+            one = collectors[events.device]
+            after = measure_levels(events, one.levels, one.basis)
             one.take(events, after)
     return collectors
 
@@ -142,8 +147,8 @@ def _collect(
 class _Collector:
     """The points of one device while its events stream past."""
 
-    def __init__(self, levels: Levels, first: Instant, edges: npt.NDArray[np.int64], *, known: bool) -> None:
-        self.levels, self.first, self.edges, self.known = levels, first, edges, known
+    def __init__(self, levels: Levels, first: Instant, edges: npt.NDArray[np.int64], *, basis: Basis) -> None:
+        self.levels, self.first, self.edges, self.basis = levels, first, edges, basis
         self.before = levels
         self.buckets: dict[int, list[Point]] = {}
         self.ooms: list[Instant] = []
@@ -183,7 +188,7 @@ class _Collector:
         return int(np.searchsorted(positions, self.first.event, side="right"))
 
     def _point(self, event: EventIndex, time_ns: int, levels: Levels) -> Point:
-        allocated = levels.held_bytes if self.known else None
+        allocated = levels.held_bytes if self.basis is Basis.ALLOCATED else None
         return Point(event, time_ns, levels.requested_bytes, levels.reserved_bytes, allocated)
 
 

@@ -14,13 +14,13 @@ from gpumem.errors import MomentUnknown
 from gpumem.heap.levels import (
     DeviceBatch,
     LevelColumns,
-    basis_column,
-    basis_of,
+    bytes_columns,
     find_initial_levels,
     measure_levels,
     merge_devices,
     read_in_pieces,
     sum_levels,
+    with_basis_bytes,
 )
 from gpumem.heap.marks import find_mark, find_numbered, list_marks
 from gpumem.trace.model import Mark, Trace
@@ -96,12 +96,12 @@ def _find_peak(trace: Trace, of: PeakOf, devices: Devices) -> EventIndex:
         PeakOf.ACTIVE: levels.held_bytes + levels.pending_bytes,
     }[of]
     peak_event = EventIndex(-1)
-    columns = tuple(dict.fromkeys(["kind", "device", "requested_bytes", basis_column(trace)]))
-    for batch in read_in_pieces(trace, columns):
-        events = merge_devices(batch, devices)
+    for batch in read_in_pieces(trace, ("kind", "device", *bytes_columns(trace))):
+        in_basis, basis = with_basis_bytes(trace, batch)
+        events = merge_devices(in_basis, devices)
         if not events.count:
             continue
-        after = measure_levels(events, levels, basis_of(trace))
+        after = measure_levels(events, levels, basis)
         levels = after.last()
         position, value = _highest(events, after, of)
         if value > peak_bytes:

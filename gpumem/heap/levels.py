@@ -2,7 +2,8 @@
 
 Owns: the meaning of event kinds to the curves. Must not know: files, sites, reports. numpy only, no loop per event.
 
-A level's basis is the block's bytes where the trace knows them, else the request's: `held` and `pending` are in it.
+A level's basis is the block's bytes where the trace knows all of the device, else the request's: `held` and `pending`
+are in it.
     free                        held -
     free_requested              held -, pending +
     free_completed              pending -
@@ -11,7 +12,7 @@ A level's basis is the block's bytes where the trace knows them, else the reques
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +41,7 @@ _RESERVED = _signs((EventKind.SEGMENT_ALLOC, EventKind.SEGMENT_MAP), (EventKind.
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Bytes of one device at one moment; held and pending in the trace's basis."""
+    """Bytes of one device at one moment; held and pending in the device's basis."""
 
     requested_bytes: int = 0
     held_bytes: int = 0
@@ -119,14 +120,31 @@ def _keep_freed_memory() -> None:
     np.empty(_KEPT_BYTES, dtype=np.uint8)
 
 
-def basis_of(trace: Trace) -> Basis:
-    """Which bytes the trace's reports add up."""
-    return Basis.ALLOCATED if trace.meta.block_bytes_known else Basis.REQUESTED
+def basis_of(trace: Trace, device: int) -> Basis:
+    """Which bytes the reports on a device add up."""
+    return Basis.ALLOCATED if trace.knows_blocks(device) else Basis.REQUESTED
 
 
-def basis_column(trace: Trace) -> str:
-    """The event column with the basis' bytes."""
-    return "block_bytes" if trace.meta.block_bytes_known else "requested_bytes"
+def basis_column(trace: Trace, device: int) -> str:
+    """The event column with the bytes of a device's basis."""
+    return "block_bytes" if trace.knows_blocks(device) else "requested_bytes"
+
+
+def bytes_columns(trace: Trace) -> tuple[str, ...]:
+    """The event columns with the bytes of requests and of every device's basis."""
+    knows_any = trace.meta.block_bytes_known or any(trace.knows_blocks(one.device) for one in trace.meta.devices)
+    return ("requested_bytes", "block_bytes") if knows_any else ("requested_bytes",)
+
+
+def with_basis_bytes(trace: Trace, batch: EventBatch) -> tuple[EventBatch, Basis]:
+    """The batch with the bytes of each device's own basis where those of blocks stand, and the basis to measure it in:
+    for devices that are taken together.
+    """
+    if trace.meta.block_bytes_known or "block_bytes" not in batch.columns:
+        return batch, Basis.ALLOCATED if trace.meta.block_bytes_known else Basis.REQUESTED
+    is_known = np.array([trace.knows_blocks(device) for device in range(NO_DEVICE + 1)])
+    basis_bytes = np.where(is_known[batch["device"]], batch["block_bytes"], batch["requested_bytes"])
+    return replace(batch, columns={**batch.columns, "block_bytes": basis_bytes}), Basis.ALLOCATED
 
 
 def split_by_device(batch: EventBatch, devices: Iterable[DeviceOrdinal] | None = None) -> Iterator[DeviceBatch]:
@@ -192,13 +210,13 @@ def measure_levels(events: DeviceBatch, before: Levels, basis: Basis) -> LevelCo
 
 def find_initial_levels(trace: Trace) -> dict[DeviceOrdinal, Levels]:
     """The levels before the first event, of each device that had blocks then."""
-    known = trace.meta.block_bytes_known
+    known = {device: trace.knows_blocks(device) for device in {block.device for block in trace.initial_blocks}}
     segments: dict[tuple[int, int], int] = {}
     sums: dict[int, tuple[int, int, int]] = {}
     for block in trace.initial_blocks:
         segments[block.device, block.segment_address] = block.segment_bytes
         requested, held, pending = sums.get(block.device, (0, 0, 0))
-        in_basis = (block.block_bytes or 0) if known else block.requested_bytes
+        in_basis = (block.block_bytes or 0) if known[block.device] else block.requested_bytes
         if block.state is BlockState.ALLOCATED:
             requested, held = requested + block.requested_bytes, held + in_basis
         elif block.state is BlockState.PENDING:

@@ -17,8 +17,8 @@ from gpumem.heap.levels import (
     DeviceBatch,
     LevelColumns,
     Levels,
-    basis_column,
     basis_of,
+    bytes_columns,
     find_initial_levels,
     measure_levels,
     read_in_pieces,
@@ -68,9 +68,9 @@ class DeviceScan:
     end_blocks: LiveTable
     """Blocks in use at the end, pending ones included."""
     segments: SegmentHistory
-    """Only where the trace knows its blocks."""
+    """Only where the trace knows the device's blocks."""
     flag_counts: Sequence[int]
-    """Events in the window by the value of their flags, where the trace knows its blocks."""
+    """Events in the window by the value of their flags, where the trace knows the device's blocks."""
     state: StateAt
     """After the event that was asked for, else at the end."""
     peak_levels: Levels
@@ -115,7 +115,7 @@ def scan_trace(
     kept = _kept_columns(trace, carried)
     scanner = _Scanner(trace, kept, devices)
     wanted = kept
-    if basis_of(trace) is Basis.ALLOCATED:
+    if "block_bytes" in kept:
         wanted = tuple(dict.fromkeys((*kept, *SEGMENT_COLUMNS, "flags")))
     for batch in _batches(trace, wanted, 0, within.first + 1):
         scanner.advance(batch)
@@ -130,7 +130,7 @@ def scan_trace(
 
 def scan_nothing(trace: Trace, device: DeviceOrdinal, window: Window) -> DeviceScan:
     """The scan of a device on which nothing happened."""
-    nothing = _Progress(device, basis_of(trace), Levels(), initial_table((), _kept_columns(trace, ("stack",))))
+    nothing = _Progress(device, basis_of(trace, device), Levels(), initial_table((), _kept_columns(trace, ("stack",))))
     nothing.begin(window.first)
     return nothing.finish()
 
@@ -246,13 +246,12 @@ class _Scanner:
     """Every device's progress; counts and peaks from begin() on."""
 
     def __init__(self, trace: Trace, kept: Sequence[str], devices: Collection[DeviceOrdinal] | None) -> None:
-        self.kept, self.devices, self.basis = kept, devices, basis_of(trace)
+        self.kept, self.devices, self.trace = kept, devices, trace
         self.first_event: EventIndex | None = None
         self.is_state_taken = False
-        self.initial_blocks = trace.initial_blocks
         levels = find_initial_levels(trace)
         self.progress = {
-            device: _Progress(device, self.basis, levels[device], table, segments=self._segments(device))
+            device: self._progress(device, levels[device], table)
             for device, table in _initial_tables(trace, kept, devices).items()
         }
 
@@ -269,7 +268,7 @@ class _Scanner:
     def advance(self, batch: EventBatch) -> None:
         for events in split_by_device(batch, self.devices):
             one = self.progress.get(events.device) or self._newcomer(events.device)
-            levels = measure_levels(events, one.levels, self.basis)
+            levels = measure_levels(events, one.levels, one.basis)
             if self.first_event is not None:
                 one.observe(events, levels)
             one.levels = levels.last()
@@ -277,14 +276,16 @@ class _Scanner:
             if one.segments is not None:
                 one.segments.take(events)
 
-    def _segments(self, device: DeviceOrdinal) -> SegmentHistory | None:
-        if self.basis is not Basis.ALLOCATED:
-            return None
-        return SegmentHistory(device, [block for block in self.initial_blocks if block.device == device])
+    def _progress(self, device: DeviceOrdinal, levels: Levels, table: LiveTable) -> _Progress:
+        basis, segments = basis_of(self.trace, device), None
+        if basis is Basis.ALLOCATED:
+            initial = [block for block in self.trace.initial_blocks if block.device == device]
+            segments = SegmentHistory(device, initial)
+        return _Progress(device, basis, levels, table, segments=segments)
 
     def _newcomer(self, device: DeviceOrdinal) -> _Progress:
         empty = initial_table((), self.kept)
-        one = self.progress[device] = _Progress(device, self.basis, Levels(), empty, segments=self._segments(device))
+        one = self.progress[device] = self._progress(device, Levels(), empty)
         if self.first_event is not None:
             one.begin(self.first_event)
         if self.is_state_taken:
@@ -303,8 +304,8 @@ def _initial_tables(
 
 
 def _kept_columns(trace: Trace, carried: Sequence[str]) -> tuple[str, ...]:
-    """The columns that live tables carry: the bytes of both bases and what the caller asks for."""
-    return tuple(dict.fromkeys(["requested_bytes", basis_column(trace), *carried]))
+    """The columns that live tables carry: the bytes of every basis and what the caller asks for."""
+    return tuple(dict.fromkeys([*bytes_columns(trace), *carried]))
 
 
 def _batches(trace: Trace, kept: Sequence[str], first: int, end: int) -> Iterator[EventBatch]:

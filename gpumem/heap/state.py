@@ -66,7 +66,7 @@ def _device_heap(
     trace: Trace, event: EventIndex, device: DeviceOrdinal, segments: Sequence[Segment], table: LiveTable | None
 ) -> DeviceHeap:
     of_device = [segment for segment in segments if segment.device == device]
-    blocks = _blocks(table, known=trace.meta.block_bytes_known)
+    blocks = _blocks(table, known=trace.knows_blocks(device))
     starts = np.array([segment.address for segment in of_device], dtype=np.uint64)
     addresses = np.array([block.address for block in blocks], dtype=np.uint64)
     homes = np.searchsorted(starts, addresses, side="right") - 1
@@ -103,7 +103,7 @@ def _blocks(table: LiveTable | None, *, known: bool) -> list[Block]:
 
 def _tile(trace: Trace, event: EventIndex, segment: Segment, blocks: Sequence[Block]) -> SegmentState:
     """The segment's blocks with the free ones between them, where all bytes are known."""
-    if not trace.meta.block_bytes_known or any(block.block_bytes is None for block in blocks):
+    if not trace.knows_blocks(segment.device) or any(block.block_bytes is None for block in blocks):
         return SegmentState(segment, blocks, tiled=False)
     tiles: list[Block] = []
     at = segment.address

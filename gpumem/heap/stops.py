@@ -32,7 +32,7 @@ def heaps_at(
     """The heap of `device` after each of `events`, in the order asked for; blocks have the `carried` columns."""
     if not events:
         return []
-    kept = tuple(dict.fromkeys(["requested_bytes", basis_column(trace), *carried]))
+    kept = tuple(dict.fromkeys(["requested_bytes", basis_column(trace, device), *carried]))
     initial = [block for block in trace.initial_blocks if block.device == device]
     history = SegmentHistory(device, initial)
     tables = dict(_stop(trace, sorted(set(events)), history, initial_table(initial, kept)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpumem.analyses.diff_findings import BeforeAfter, ComparedSide, DeviceDiff, GroupDiff, TraceDiff
-from gpumem.analyses.diff_headline import Figure, GrowthCheck
+from gpumem.analyses.diff_headline import Growth, GrowthCheck
 from gpumem.analyses.diff_ranks import RankDiffs
 from gpumem.render.diff_words import headline_sentence
 from gpumem.render.json_parts import Json, document, frame
@@ -29,7 +29,7 @@ def render_rank_diffs(found: RankDiffs) -> str:
             "before_path": one.diff.before.path,
             "after_path": one.diff.after.path,
             "device": device.device,
-            "basis": one.diff.basis.value,
+            "basis": device.basis.value,
             "allocated_bytes": None if device.allocated_bytes is None else _figure(device.allocated_bytes),
             "requested_bytes": _figure(device.requested_bytes),
             "reserved_bytes": _figure(device.reserved_bytes),
@@ -62,7 +62,7 @@ def _diff(diff: TraceDiff, growth: GrowthCheck | None) -> dict[str, Json]:
         "basis": diff.basis.value,
         "devices": [_device(device) for device in diff.devices],
         "settings": settings,
-        "fail_above": None if growth is None else _growth(growth, diff),
+        "fail_above": None if growth is None else _growth(growth),
     }
 
 
@@ -124,23 +124,22 @@ def _frames(stack: Sequence[Frame]) -> Json:
     return [frame(line) for line in stack]
 
 
-def _growth(growth: GrowthCheck, diff: TraceDiff) -> Json:
-    names = {
-        Figure.HELD: f"{diff.basis.value}_bytes",
-        Figure.HELD_PEAK: f"{diff.basis.value}_bytes_peak",
-        Figure.RESERVED: "reserved_bytes",
-        Figure.RESERVED_PEAK: "reserved_bytes_peak",
-    }
+def _growth(growth: GrowthCheck) -> Json:
     return {
         "limit_bytes": growth.limit_bytes,
         "passed": not growth.exceeding,
         "figures": [
             {
                 "device": one.device,
-                "name": names[one.figure],
+                "name": _figure_key(one),
                 "delta_bytes": one.delta_bytes,
                 "passed": one not in growth.exceeding,
             }
             for one in growth.growths
         ],
     }
+
+
+def _figure_key(growth: Growth) -> str:
+    """The figure as a device's are named."""
+    return growth.figure.value.replace("held", growth.basis.value)

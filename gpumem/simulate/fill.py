@@ -190,8 +190,8 @@ def filled_meta(meta: TraceMeta, fills: Sequence[DeviceFill], event_count: int) 
     is_whole = all(until is None for until in known.values())
     facts = {one.device: one for one in meta.devices}
     if not is_whole:
-        for device, until in known.items():
-            at_least = facts.get(device, DeviceFacts(device))
+        for device in facts.keys() | known.keys():
+            at_least, until = facts.get(device, DeviceFacts(device)), known.get(device)
             facts[device] = replace(at_least, block_bytes_known_until=event_count if until is None else until)
     notes = [note for one in fills for note in one.notes]
     return replace(

@@ -249,6 +249,13 @@ class Trace:
     def event_count(self) -> int:
         return self.events.event_count
 
+    def knows_blocks(self, device: int) -> bool:
+        """Whether the bytes of all blocks of a device are known."""
+        if self.meta.block_bytes_known:
+            return True
+        until = (one.block_bytes_known_until for one in self.meta.devices if one.device == device)
+        return (next(until, None) or 0) >= max(1, self.event_count)
+
     def event_batches(
         self, columns: Sequence[str], *, first_event: int = 0, end_event: int | None = None
     ) -> Iterator[EventBatch]:

@@ -48,11 +48,19 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
         yield f"Device {facts.device}", _device(facts)
     yield "Lost", counted(meta.records_lost, "event") if meta.records_lost else "nothing"
     yield "Call stacks", foreign_line(meta.stacks_off) if meta.stacks_off else "recorded"
-    yield "Block sizes", "known" if meta.block_bytes_known else "not known: bytes are those asked for"
+    yield "Block sizes", _block_sizes(summary)
     if meta.history_truncated:
         yield "Begins", "in mid-run: what was before is not recorded"
     if meta.produced_by:
         yield "Written by", foreign(meta.produced_by)
+
+
+def _block_sizes(summary: TraceSummary) -> str:
+    if summary.meta.block_bytes_known:
+        return "known"
+    known = [str(device.facts.device) for device in summary.devices if device.allocated_bytes is not None]
+    where = f"known on device {', '.join(known)}; elsewhere" if known else "not known:"
+    return f"{where} bytes are those asked for"
 
 
 def _source(summary: TraceSummary) -> str:

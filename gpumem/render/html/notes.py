@@ -33,7 +33,8 @@ def trace_notes(summary: TraceSummary) -> Iterator[str]:
     yield from (foreign_line(note) for note in meta.notes)
     if meta.source is TraceSource.NONE and not meta.notes:
         yield "No allocator was recorded: only NVML readings and marks."
-    if summary.events and not meta.block_bytes_known and meta.source is not TraceSource.NONE:
+    is_any_known = any(device.allocated_bytes is not None for device in summary.devices)
+    if summary.events and not is_any_known and meta.source is not TraceSource.NONE:
         yield (
             "Block sizes are not known in this trace: bytes are those that were asked for, without rounding. "
             "gpumem import fills them in."

@@ -65,7 +65,7 @@ def growth_lines(growth: GrowthCheck, diff: TraceDiff, page: Page, *, whose: str
     limit = format_bytes(growth.limit_bytes)
     exceeding = growth.exceeding
     if not exceeding:
-        *names, last = dict.fromkeys(figure_name(one.figure, diff.basis) for one in growth.growths) or ["nothing"]
+        *names, last = dict.fromkeys(figure_name(one.figure, one.basis) for one in growth.growths) or ["nothing"]
         checked = f"{', '.join(names)} and {last}" if names else last
         for line in theme.wrap(f"Passed: {whose}{checked} grew by no more than {limit}.", page.width):
             yield Text(line)
@@ -95,10 +95,15 @@ def _side_lines(name: str, path: str, moment: str, page: Page) -> Iterator[Text]
 
 def _notes(diff: TraceDiff) -> Iterator[str]:
     sides = (("before", diff.before), ("after", diff.after))
-    if diff.basis is Basis.REQUESTED:
-        unknown = [name for name, side in sides if not side.meta.block_bytes_known]
+    if diff.basis is Basis.REQUESTED and not is_unrecorded(diff):
+        unknown = [name for name, side in sides if side.unknown_devices]
         if len(unknown) == 1:
-            yield f"Compared by requested bytes: block bytes are not known {unknown[0]}."
+            compared = [one for one in diff.devices if one.basis is Basis.REQUESTED]
+            are_all = len(compared) == len(diff.devices)
+            named = " and ".join(f"device {one.device}" for one in compared)
+            verb = "is" if len(compared) == 1 else "are"
+            which = "Compared" if are_all else f"{named[0].upper()}{named[1:]} {verb} compared"
+            yield f"{which} by requested bytes: block bytes are not known {unknown[0]}."
     for name, side in sides[1:] if diff.is_one_trace else sides:
         yield from (f"{'' if diff.is_one_trace else f'{name}: '}{note}" for note in _side_notes(side))
 
@@ -278,5 +283,5 @@ def _value(value: str | int | None) -> str:
 
 def _exceeding_text(growth: Growth, limit: str, diff: TraceDiff, whose: str) -> str:
     where = f" on device {growth.device}" if len(diff.devices) > 1 else ""
-    name = figure_name(growth.figure, diff.basis)
+    name = figure_name(growth.figure, growth.basis)
     return f"Failed: {whose}{name}{where} grew by {format_bytes(growth.delta_bytes or 0)}, more than {limit}."

@@ -53,7 +53,7 @@ def _name(one: RankDiff) -> str:
 
 
 def _rank_table(ranks: Sequence[RankDiff], page: Page) -> Iterator[Text]:
-    bases = {one.diff.basis for one in ranks}
+    bases = {device.basis for one in ranks for device in one.diff.devices}
     held = "held" if len(bases) > 1 else "allocated" if bases == {Basis.ALLOCATED} else "requested"
     yield Text(
         fit_right("rank", _RANK_WIDTH) + fit_right("device", _DEVICE_WIDTH) + fit_right("before", _BYTES_WIDTH)

@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+_COPY_AGAIN = "copy it again from where it was recorded"
+
 
 class GpumemError(Exception):
     """A failure of the world: its text says what, where and what to do next."""
@@ -70,10 +72,13 @@ class TraceForeign(InputError):
 
 
 class TraceTruncated(InputError):
-    """The file is cut off or damaged; `offset` says where, in bytes, when known."""
+    """The file is cut off or damaged; `offset` says where, in bytes, when known.
+
+    A message that says nothing to do `again` (copy, record) is given that.
+    """
 
     def __init__(self, message: str, *, offset: int | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message if " again" in message else f"{message.rstrip('.')}; {_COPY_AGAIN}.")
         self.offset = offset
 
 

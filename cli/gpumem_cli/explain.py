@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     metavar="MOMENT",
     help=f"When: {options.MOMENTS}; without it, the peak, or now while the program runs.",
 )
-@click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="A running process, recorded or not.")
+@click.option("--pid", type=options.whole_number(1), metavar="PID", help="A running process, recorded or not.")
 @click.option(
     "--message",
     metavar="TEXT|FILE|-",

@@ -145,7 +145,7 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
         _say(str(error))
         return error.exit_code
     except click.UsageError as error:
-        _say(_usage_sentence(error))
+        _say(_usage_sentence(error, words))
         return EXIT_USAGE
     except click.ClickException as error:
         _say(error.format_message())
@@ -163,10 +163,12 @@ def _make_streams_tolerant() -> None:
             reconfigure(errors="backslashreplace")
 
 
-def _usage_sentence(error: click.UsageError) -> str:
+def _usage_sentence(error: click.UsageError, words: Sequence[str]) -> str:
     command = error.ctx.command_path if error.ctx else "gpumem"
+    if command == "gpumem" and words and words[0] in COMMANDS:
+        command = f"gpumem {words[0]}"  # click does not say whose option lacks its value
     sentence = error.format_message().rstrip(".")
-    return f"{sentence}. See {command} --help."
+    return f"{sentence}{'' if sentence.endswith('?') else '.'} See {command} --help."
 
 
 def _say(text: str) -> None:

@@ -22,7 +22,7 @@ TOP = 16
 @click.argument("log", metavar="FILE|-", callback=options.check_path)
 @options.json_option
 @options.top_option(TOP, "errors")
-@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Only the errors of this rank.")
+@click.option("--rank", type=options.whole_number(0), metavar="N", help="Only the errors of this rank.")
 def oom(log: str, as_json: bool, top: int, rank: int | None) -> None:
     """Say why memory ran out, from the error that a program printed, with the arithmetic and what to do.
 

@@ -5,6 +5,7 @@ Owns: one spelling and one help text a flag. Must not know: what a command does 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from gpumem.trace.model import Trace
     from gpumem.vocabulary import DeviceOrdinal
 
+_DIGITS_MAX = 18
+_DECIMAL = re.compile(r"(\d{1,18}\.?\d{0,18}|\.\d{1,18})\Z", re.ASCII)
+
 Value = TypeVar("Value")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -26,19 +30,44 @@ MOMENTS = (
 )
 
 
+def whole_number(least: int) -> Callable[[str | int], int]:
+    """A flag's type: a whole number from `least` on; the help says nothing of the bound, the error does."""
+
+    def convert(value: str | int) -> int:
+        text = str(value)
+        is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+        if not is_number or int(text) < least:
+            raise click.BadParameter(f"'{text}' is no whole number from {least} on")
+        return int(text)
+
+    return convert
+
+
+def seconds(most: int) -> Callable[[str | float], float]:
+    """A flag's type: a time from 0 to `most` seconds."""
+
+    def convert(value: str | float) -> float:
+        text = str(value)
+        if _DECIMAL.match(text) is None or float(text) > most:
+            raise click.BadParameter(f"'{text}' is no time from 0 to {most} seconds")
+        return float(text)
+
+    return convert
+
+
 def check_path(ctx: click.Context, param: click.Parameter, value: Value) -> Value:
     """The path or paths as they were written; raises click.BadParameter for the empty one, Path's current folder."""
     if value == "" or (isinstance(value, tuple) and "" in value):
-        raise click.BadParameter("the path is empty; the current folder is written as .", ctx, param)
+        raise click.BadParameter("the path is empty; write . for the current folder", ctx, param)
     return value
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, for scripts, instead of text.")
 device_option = click.option(
-    "--device", type=click.IntRange(min=0), metavar="N", help="Only this device, by the program's own number."
+    "--device", type=whole_number(0), metavar="N", help="Only this device, by the program's own number."
 )
 rank_option = click.option(
-    "--rank", type=click.IntRange(min=0), metavar="N", help="Of a folder of several ranks, only this one."
+    "--rank", type=whole_number(0), metavar="N", help="Of a folder of several ranks, only this one."
 )
 from_option = click.option("--from", "from_moment", metavar="MOMENT", help=f"Only what came after: {MOMENTS}.")
 to_option = click.option("--to", "to_moment", metavar="MOMENT", help="Only what came until then, in the same words.")
@@ -50,7 +79,7 @@ def top_option(default: int, noun: str) -> Callable[[Decorated], Decorated]:
     """`--top N`: how many of `noun` the text shows."""
     return click.option(
         "--top",
-        type=click.IntRange(min=1),
+        type=whole_number(1),
         metavar="N",
         default=default,
         show_default=True,

@@ -15,7 +15,7 @@ import click
 
 from gpumem.units import parse_capacity
 from gpumem.vocabulary import AllocatorChoice
-from gpumem_cli.options import check_path
+from gpumem_cli.options import check_path, seconds
 
 if TYPE_CHECKING:
     from gpumem.recorder.supervisor import RunOutcome
@@ -32,6 +32,9 @@ class ProgramCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the options before the program; the rest belongs to the program, whatever it looks like."""
         end = find_program(args)
+        lacking = find_lacking(args[:end])
+        if lacking is not None:
+            raise click.UsageError(f"Option '{lacking}' requires an argument", ctx)
         has_separator = args[end : end + 1] == ["--"] and not names_program(args[:end])
         return super().parse_args(ctx, [*args[:end], "--", *args[end + has_separator :]])
 
@@ -49,6 +52,15 @@ def find_program(arguments: list[str]) -> int:
         if letter and letter in _SHORT_THAT_NAME_THE_PROGRAM:
             break
     return min(position, len(arguments))
+
+
+def find_lacking(options: list[str]) -> str | None:
+    """The last of `options`, where it takes a value and has none; else the program's first word would be that value."""
+    if not options or find_program([*options, "", ""]) == len(options):
+        return None
+    word = options[-1]
+    letter, _ = _find_letter_with_value(word)
+    return f"-{letter}" if letter else word
 
 
 def names_program(options: list[str]) -> bool:
@@ -82,7 +94,7 @@ def _find_letter_with_value(word: str) -> tuple[str, bool]:
 @click.option(
     "--nvml-interval",
     metavar="SECONDS",
-    type=click.FloatRange(0, 3600),
+    type=seconds(3600),
     default=0.1,
     show_default=True,
     help="Time between two NVML readings; 0 for none.",

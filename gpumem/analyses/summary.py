@@ -20,6 +20,7 @@ from gpumem.heap.instants import Instant, time_of
 from gpumem.heap.levels import basis_column, basis_of
 from gpumem.heap.scan import BEFORE_EVENTS, DeviceScan, PeakLevel, Window, scan_nothing, scan_trace, whole
 from gpumem.trace.model import DeviceFacts, Reading, Trace, TraceMeta
+from gpumem.units import format_count
 from gpumem.vocabulary import Basis, DeviceOrdinal, EventFlag, EventIndex, EventKind, MarkKind, TraceSource
 
 OOMS_DESCRIBED = 8
@@ -180,7 +181,9 @@ def _window(trace: Trace, start: Instant | None, end: Instant | None) -> Window:
     first = everything.first if start is None else start.event
     last = everything.last if end is None else end.event
     if last < first:
-        raise UsageError(f"--to (event {last}) comes before --from (event {first}); exchange them.")
+        raise UsageError(
+            f"--to (event {format_count(last)}) comes before --from (event {format_count(first)}); exchange them."
+        )
     return Window(first, last)
 
 

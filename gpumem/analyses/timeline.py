@@ -29,6 +29,7 @@ from gpumem.heap.levels import (
 )
 from gpumem.trace.model import DeviceFacts, Mark, Trace
 from gpumem.trace.moments import AtTime, End, Start
+from gpumem.units import format_count
 from gpumem.vocabulary import Basis, DeviceOrdinal, EventIndex, EventKind, TraceSource
 
 BUCKETS = 400
@@ -81,7 +82,8 @@ def find_timeline(
     first = start or find_instant(trace, Start())
     last = end or find_instant(trace, End())
     if (last.event, last.time_ns) < (first.event, first.time_ns):
-        raise UsageError(f"--to (event {last.event}) comes before --from (event {first.event}); exchange them.")
+        late, early = format_count(first.event), format_count(last.event)
+        raise UsageError(f"--to (event {early}) comes before --from (event {late}); exchange them.")
     collectors = _collect(trace, first, last, devices, buckets)
     facts = {DeviceOrdinal(one.device): one for one in trace.meta.devices}
     found = [

@@ -131,7 +131,8 @@ def _find_oom(trace: Trace, ordinal: int, devices: Devices) -> EventIndex:
         seen += len(rows)
     if not seen:
         raise MomentUnknown(f"{trace.path.name} has no out-of-memory event. {_moments_of(trace)}")
-    raise MomentUnknown(f"{trace.path.name} has no oom:{ordinal}; it has {seen}: oom to oom:{seen}.")
+    has = "only oom" if seen == 1 else f"oom to oom:{seen}"
+    raise MomentUnknown(f"{trace.path.name} has no oom:{ordinal}; it has {has}.")
 
 
 def _find_mark(trace: Trace, name: str) -> Mark:

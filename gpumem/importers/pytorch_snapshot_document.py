@@ -68,7 +68,7 @@ def load_document(path: Path, content: bytearray) -> Document:
 
 
 def _top_level(path: Path, value: object) -> dict[str, object]:
-    if isinstance(value, list):
+    if isinstance(value, list) and (not value or any(isinstance(one, dict) for one in value)):
         value = {"segments": value}
     if not isinstance(value, dict) or not any(isinstance(value.get(key), list) for key in TRACE_KEYS):
         raise TraceForeign(

@@ -5,6 +5,7 @@ Owns: which of the two is done. Must not know: formats, the command line.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -78,5 +79,8 @@ def _find_target(source: Path, output: Path | None, *, is_journal: bool) -> Path
     if output is not None:
         return output / name if output.is_dir() else output
     if not is_journal:
-        raise UsageError(f"Say where the trace shall go: gpumem import {source} -o {name}.")
+        other = name if name != source.name else f"filled.{name}"
+        raise UsageError(
+            f"Say where the trace shall go: gpumem import {shlex.quote(str(source))} -o {shlex.quote(other)}"
+        )
     return source.with_name(name)

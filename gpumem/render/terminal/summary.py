@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.text import Text
 
@@ -52,7 +53,8 @@ def _summary_lines(summary: TraceSummary, page: Page, top: int) -> Iterator[Text
     for number, device in enumerate(summary.devices):
         if number:
             yield ""
-        yield from _device_lines(device, page, top, summary.path)
+        is_whole = summary.start is None and summary.end is None
+        yield from _device_lines(device, page, top, summary.path, is_whole=is_whole)
 
 
 def _headline(summary: TraceSummary, page: Page) -> str:
@@ -105,12 +107,14 @@ def _at(time_ns: int, event: EventIndex) -> str:
     return f"{format_duration(time_ns)} (event {format_count(event)})"
 
 
-def _device_lines(device: DeviceSummary, page: Page, top: int, path: str) -> Iterator[Text | str]:
+def _device_lines(device: DeviceSummary, page: Page, top: int, path: str, *, is_whole: bool) -> Iterator[Text | str]:
+    """The device's part; PyTorch's own figures are those of a whole run, and say nothing of a part of it."""
     for line in theme.wrap(_verdict(device), page.width):
         yield Text(line, style=theme.TITLE)
     if device.is_recorded or device.nvml is not None:
         yield ""
-        yield from _figure_table(device, page)
+        shown = device if is_whole else replace(device, torch_allocated_bytes=None, torch_reserved_bytes=None)
+        yield from _figure_table(shown, page)
     if not device.is_recorded:
         return
     yield from _heap_facts(device, page)

@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -111,7 +112,17 @@ def test_timeline_begins_where_memory_moves_unless_told_from_where(capsys: pytes
         (["timeline", "{trace}", "--from", "end", "--to", "start"], 2, "comes before --from"),
         (["summary"], 2, "Missing argument 'TRACE...'. See gpumem summary --help."),
         (["summary", "--shiny", "{trace}"], 2, "No such option"),
-        (["summary", "--top", "0", "{trace}"], 2, "0 is not in the range"),
+        (["summary", "--top", "0", "{trace}"], 2, "'--top': '0' is no whole number from 1 on. See gpumem summary"),
+        (["summary", "--device", "x", "{trace}"], 2, "'--device': 'x' is no whole number from 0 on. See gpumem"),
+        (["summary", "--jsn", "{trace}"], 2, "Did you mean '--json'? See gpumem summary --help.\n"),
+        (["snapshot", "{trace}", "--at"], 2, "Option '--at' requires an argument. See gpumem snapshot --help.\n"),
+        (["summary", ""], 2, "the path is empty; write . for the current folder. See gpumem summary --help.\n"),
+        (["summary", "{list}"], 3, "is no snapshot of PyTorch's memory: it has neither 'segments' nor"),
+        (["run", "-c"], 2, "Option '-c' requires an argument. See gpumem run --help.\n"),
+        (["run", "-qm"], 2, "Option '-m' requires an argument. See gpumem run --help.\n"),
+        (["run", "--output"], 2, "Option '--output' requires an argument. See gpumem run --help.\n"),
+        (["run", "--nvml-interval", "-3", "x.py"], 2, "'-3' is no time from 0 to 3600 seconds. See gpumem run"),
+        (["import", "{trace}"], 2, "Say where the trace shall go: gpumem import {trace} -o filled."),
         (["replay", "{trace}", "--set", "shiny=1"], 2, "shiny is no option of the caching allocator"),
         (["replay", "{trace}", "--set", "max_split_size_mb=5"], 2, "must be at least 20 (MiB)"),
         (["replay", "{trace}", "--gpu-memory", "much"], 2, "'much' is no size"),
@@ -129,11 +140,16 @@ def test_mistake_is_one_sentence(
 ) -> None:
     foreign = tmp_path / "notes.txt"
     foreign.write_text("not a trace at all")
-    places = {"trace": trace_path, "missing": str(tmp_path / "missing.gpumem"), "foreign": str(foreign)}
+    (tmp_path / "list.pickle").write_bytes(pickle.dumps([1, 2]))
+    places = {"list": str(tmp_path / "list.pickle")} | {
+        "trace": trace_path,
+        "missing": str(tmp_path / "missing.gpumem"),
+        "foreign": str(foreign),
+    }
     left, out, err = gpumem(*(word.format(**places) for word in arguments), capture=capsys)
     assert (left, out) == (code, "")
     assert err.startswith("gpumem: ")
-    assert sentence in err
+    assert sentence.format(**places) in err
     assert err.count("\n") == 1
 
 
@@ -250,3 +266,14 @@ def test_page_is_coloured_only_on_a_terminal(trace_path: str) -> None:
     from gpumem.render.terminal.theme import make_console
 
     assert make_console(io.StringIO()).color_system is None
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_help_fits_80_columns_and_says_nothing_in_the_manner_of_formulas(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text, _ = gpumem(command, "--help", capture=capsys)
+    assert code == 0
+    assert max(map(len, text.splitlines())) <= 80
+    assert "x>=" not in text
+    assert "<=x" not in text

@@ -87,7 +87,7 @@ def test_explain_takes_the_error_itself_or_a_file(log: str, capsys: pytest.Captu
             "is a recording or an archive, no log; of a recording, gpumem snapshot --at oom says why",
         ),
         (["oom", "{text}"], 3, "has no out-of-memory error in 1 line: looked for those of PyTorch"),
-        (["oom", "{text}", "--top", "0"], 2, "0 is not in the range"),
+        (["oom", "{text}", "--top", "0"], 2, "'0' is no whole number from 1 on"),
         (["explain", "--message", "all is well"], 3, "the text given has no out-of-memory error in 1 line"),
         (["explain", "--message", "nofile.log"], 3, "nofile.log does not exist"),
         (["explain", "--message", "-", "{trace}"], 2, "--message stands alone: it needs no trace, and no process."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumem_cli.run import find_program
+from gpumem_cli.run import find_lacking, find_program
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,23 @@ from gpumem_cli.run import find_program
 )
 def test_programs_words_begin_at_the_script_or_after_its_name(own: list[str], programs: list[str]) -> None:
     assert find_program([*own, *programs]) == len(own)
+
+
+@pytest.mark.parametrize(
+    ("own", "lacking"),
+    [
+        ([], None),
+        (["-q"], None),
+        (["-o", "x"], None),
+        (["-ox"], None),
+        (["-o"], "-o"),
+        (["-qfc"], "-c"),
+        (["-m"], "-m"),
+        (["-m", "x"], None),
+        (["--output"], "--output"),
+        (["--output=x"], None),
+        (["-f", "--memory-limit"], "--memory-limit"),
+    ],
+)
+def test_option_without_its_value_is_named(own: list[str], lacking: str | None) -> None:
+    assert find_lacking(own) == lacking

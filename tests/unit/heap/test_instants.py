@@ -45,7 +45,7 @@ def test_moment_is_found(text: str, event: int, time_ms: float) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("oom:3", r"train.4711.gpumem has no oom:3; it has 2: oom to oom:2\."),
+        ("oom:3", r"train.4711.gpumem has no oom:3; it has oom to oom:2\."),
         ("mark:lost", r"has no mark 'lost'; it has: mark:loaded to mark:loaded:2\."),
         ("step:2", r"has no step:2; it has step:0 to step:1\."),
         ("event:99", r"has no event:99; its events are event:0 to event:14\."),
@@ -80,3 +80,8 @@ def test_marks_that_are_not_named_are_counted() -> None:
         builder.mark(f"m{number}")
     with pytest.raises(MomentUnknown, match=r"mark:m11 and 2 more marks, event:0 to event:13"):
         find_instant(builder.build(), parse_moment("oom"))
+
+
+def test_only_out_of_memory_event_is_called_that() -> None:
+    with pytest.raises(MomentUnknown, match=r"has no oom:2; it has only oom\."):
+        find_instant(TraceBuilder().oom(1).build(), parse_moment("oom:2"))

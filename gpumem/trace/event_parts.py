@@ -147,11 +147,15 @@ class ParquetPart:
         content = self.read()
         try:
             file = pq.ParquetFile(pa.BufferReader(content))
-            table = file.read_row_group(group, columns=list(names), use_threads=False)
-            arrays = {name: _numpy_column(table.column(name), EVENT_COLUMNS[name]) for name in names}
+            row_counts = {file.metadata.row_group(group).num_rows}
+            arrays = {}
+            for name in names:  # one by one: all together take twice the memory and as much time
+                table = file.read_row_group(group, columns=[name], use_threads=False)
+                row_counts.add(table.num_rows)
+                arrays[name] = _numpy_column(table.column(name), EVENT_COLUMNS[name])
         except PARQUET_ERRORS as error:
             raise TraceTruncated(f"{self.where} is damaged: {first_line(error)}.") from error
-        if file.metadata.num_rows != self.event_count or table.num_rows != group_rows(self.event_count, group):
+        if file.metadata.num_rows != self.event_count or row_counts != {group_rows(self.event_count, group)}:
             raise TraceTruncated(f"{self.where} is damaged: it does not hold the {self.event_count} events it should.")
         return arrays
 
@@ -194,6 +198,8 @@ class PartEvents:
                 yield from waiting.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+            if end_event - first_event > ROW_GROUP_ROWS:  # else what each thread freed is kept, pass after pass
+                pa.default_memory_pool().release_unused()
 
     def _pieces(
         self, numbers: Sequence[int], columns: Sequence[str], first_event: int, end_event: int

@@ -7,8 +7,8 @@ Must not know: CUDA ordinals, traces, when to read.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -53,12 +53,21 @@ Handle = object
 
 @dataclass(frozen=True, slots=True)
 class NvmlDevice:
-    """A device as NVML knows it; `index` is NVML's own number, not the program's ordinal."""
+    """A device as NVML knows it, or a MIG instance of one; `index` is NVML's own number, not the program's ordinal."""
 
     index: int
     uuid: str
     name: str
     capacity_bytes: int | Unavailable
+    instance: int | None = None
+    """NVML's number of the MIG instance on device `index`; None for a device itself."""
+    is_split: bool = False
+    """Whether the device is split into MIG instances: programs then see those, never the whole."""
+
+    @property
+    def number(self) -> str:
+        """`0`, or `0 (MIG 2)` for an instance."""
+        return str(self.index) if self.instance is None else f"{self.index} (MIG {self.instance})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,9 @@ class NvmlLibrary(Protocol):
     # Its figures are attributes named by the driver: total, used, free and, asked for version 2, reserved.
     def nvmlDeviceGetMemoryInfo(self, handle: Handle, version: int | None = None) -> Any: ...  # noqa: N802
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Handle, /) -> Iterable[Any]: ...  # noqa: N802
+    # Asked only of devices that are split into MIG instances.
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Handle, /) -> int: ...  # noqa: N802
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Handle, index: int, /) -> Handle: ...  # noqa: N802
 
 
 class Nvml:
@@ -113,7 +125,7 @@ class Nvml:
     def __init__(self, library: NvmlLibrary, watch: CallWatch | None = None) -> None:
         self._library = library
         self._watch = CallWatch() if watch is None else watch
-        self._handles: dict[int, Handle] = {}
+        self._handles: dict[tuple[int, int | None], Handle] = {}
 
     def start(self) -> Unavailable | None:
         """Connects to the driver; why that failed."""
@@ -124,16 +136,20 @@ class Nvml:
         return self._call(lambda: _text(self._library.nvmlSystemGetDriverVersion()))
 
     def read_devices(self) -> list[NvmlDevice] | Unavailable:
-        """Every device that this process may see, in NVML's order; devices that do not answer are left out."""
+        """Every device that this process may see, in NVML's order, each followed by the MIG instances of it.
+
+        What does not answer is left out.
+        """
         count = self._call(self._library.nvmlDeviceGetCount)
         if isinstance(count, Unavailable):
             return count
         devices = (self._read_device(index) for index in range(count))
-        return [device for device in devices if isinstance(device, NvmlDevice)]
+        found = [device for device in devices if isinstance(device, NvmlDevice)]
+        return [one for device in found for one in (device, *self._read_instances(device))]
 
     def read_memory(self, device: NvmlDevice) -> MemoryFigures:
         """The memory figures of `device` now."""
-        handle = self._handles[device.index]
+        handle = self._handles[device.index, device.instance]
         version = getattr(self._library, "nvmlMemory_v2", None)
         if version is None:
             return self._read_memory_without_reserve(handle, "the installed nvidia-ml-py has no second memory call")
@@ -145,7 +161,9 @@ class Nvml:
     def judge_memory(self, device: NvmlDevice, raw: RawFigures) -> MemoryFigures:
         """The memory figures of `device` by what the C function said; asks once more by version 1 where it refused."""
         if raw.memory_code:
-            return self._read_memory_without_reserve(self._handles[device.index], self._reason_of(raw.memory_code))
+            return self._read_memory_without_reserve(
+                self._handles[device.index, device.instance], self._reason_of(raw.memory_code)
+            )
         return measure_memory(raw.total_bytes, raw.used_bytes, raw.free_bytes, raw.reserved_bytes)
 
     def read_processes(self, device: NvmlDevice, own_pids: frozenset[int], *, own_expected: bool) -> ProcessFigures:
@@ -178,11 +196,11 @@ class Nvml:
 
     def handle(self, device: NvmlDevice) -> Handle:
         """The library's handle of `device`, for its C functions."""
-        return self._handles[device.index]
+        return self._handles[device.index, device.instance]
 
     def read_listed(self, device: NvmlDevice) -> list[ListedProcess] | Unavailable:
         """The processes on `device` over all kinds that NVML lists, in the order of its lists."""
-        handle = self._handles[device.index]
+        handle = self._handles[device.index, device.instance]
         compute = self._call(partial(_list_processes, self._library.nvmlDeviceGetComputeRunningProcesses, handle))
         if isinstance(compute, Unavailable):
             return compute
@@ -194,12 +212,36 @@ class Nvml:
     def _read_device(self, index: int) -> NvmlDevice | Unavailable:
         def read() -> NvmlDevice:
             handle = self._library.nvmlDeviceGetHandleByIndex(index)
-            self._handles[index] = handle
-            uuid, name = self._library.nvmlDeviceGetUUID(handle), self._library.nvmlDeviceGetName(handle)
-            capacity = self._call(lambda: int(self._library.nvmlDeviceGetMemoryInfo(handle).total))
-            return NvmlDevice(index, _text(uuid), _text(name), capacity)
+            return replace(self._describe(handle, index, None), is_split=self._is_split(handle))
 
         return self._call(read)
+
+    def _describe(self, handle: Handle, index: int, instance: int | None) -> NvmlDevice:
+        self._handles[index, instance] = handle
+        uuid, name = self._library.nvmlDeviceGetUUID(handle), self._library.nvmlDeviceGetName(handle)
+        capacity = self._call(lambda: int(self._library.nvmlDeviceGetMemoryInfo(handle).total))
+        return NvmlDevice(index, _text(uuid), _text(name), capacity, instance)
+
+    def _is_split(self, handle: Handle) -> bool:
+        """Whether the device is in MIG mode; most cannot be, and older libraries do not say."""
+        read: Callable[[Handle], Sequence[int]] | None = getattr(self._library, "nvmlDeviceGetMigMode", None)
+        modes = None if read is None else self._call(partial(read, handle))
+        return modes is not None and not isinstance(modes, Unavailable) and modes[0] != 0
+
+    def _read_instances(self, device: NvmlDevice) -> list[NvmlDevice]:
+        """The MIG instances that this process may see; their numbers have gaps."""
+        if not device.is_split:
+            return []
+        whole, library = self.handle(device), self._library
+        count = self._call(lambda: library.nvmlDeviceGetMaxMigDeviceCount(whole))
+        if isinstance(count, Unavailable):
+            return []
+
+        def read(number: int) -> NvmlDevice:
+            return self._describe(library.nvmlDeviceGetMigDeviceHandleByIndex(whole, number), device.index, number)
+
+        instances = [self._call(partial(read, number)) for number in range(count)]
+        return [one for one in instances if isinstance(one, NvmlDevice)]
 
     def _read_memory_without_reserve(self, handle: Handle, reason: str) -> MemoryFigures:
         """Total and free alone: the first version of the call counts the driver's reserve as used."""

@@ -35,10 +35,19 @@ class StandInDevice:
 
     uuid: str = "GPU-11111111-0000-0000-0000-000000000000"
     name: str = "Stand-in"
-    memory: Figures = field(default_factory=lambda: Figures(1000 * MIB, 300 * MIB, 600 * MIB, 100 * MIB))
+    memory: Figures | StandInError = field(default_factory=lambda: Figures(1000 * MIB, 300 * MIB, 600 * MIB, 100 * MIB))
     compute: list[ListedProcess] | StandInError = field(default_factory=list)
     graphics: list[ListedProcess] | StandInError = field(default_factory=list)
     has_version_2: bool = True
+    is_split: bool = False
+    instances: dict[int, StandInDevice] = field(default_factory=dict)
+    """Those of a split device by NVML's number."""
+
+
+def split_device(instances: dict[int, StandInDevice]) -> StandInDevice:
+    """A device in MIG mode as a user without privileges meets it: its own figures are refused."""
+    refused = StandInError("Insufficient Permissions")
+    return StandInDevice(uuid="GPU-99999999-0000", memory=refused, compute=refused, is_split=True, instances=instances)
 
 
 class StandInNvml:
@@ -64,6 +73,17 @@ class StandInNvml:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> object:  # noqa: N802
         return self.devices[index]
 
+    def nvmlDeviceGetMigMode(self, handle: StandInDevice) -> list[int]:  # noqa: N802
+        return [int(handle.is_split), int(handle.is_split)]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: StandInDevice) -> int:  # noqa: N802
+        return 7 if handle.is_split else 0
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: StandInDevice, index: int) -> StandInDevice:  # noqa: N802
+        if index not in handle.instances:
+            raise StandInError("Not Found")
+        return handle.instances[index]
+
     def nvmlDeviceGetUUID(self, handle: StandInDevice) -> str:  # noqa: N802
         return handle.uuid
 
@@ -71,6 +91,8 @@ class StandInNvml:
         return handle.name
 
     def nvmlDeviceGetMemoryInfo(self, handle: StandInDevice, version: int | None = None) -> Figures:  # noqa: N802
+        if isinstance(handle.memory, StandInError):
+            raise handle.memory
         if version is None:
             first = handle.memory
             return Figures(first.total, first.used + first.reserved, first.free)

@@ -154,16 +154,19 @@ def _check_device(machine: MachineNow, pid: int | None, device: int) -> None:
     """Raises UsageError where NVML has no such device, or lists the devices of process `pid` and it is none of them."""
     from gpumem.nvml import Unavailable
 
-    by_index = {now.device.index: now.listed for now in machine.devices}
-    if device not in by_index:
-        raise UsageError(f"NVML has no device {device}; it has {', '.join(map(str, by_index)) or 'none'}.")
-    if pid is None or isinstance(by_index[device], Unavailable):
+    known = sorted({now.device.index for now in machine.devices})
+    if device not in known:
+        raise UsageError(f"NVML has no device {device}; it has {', '.join(map(str, known)) or 'none'}.")
+    lists = [(now.device.index, now.listed) for now in machine.devices]
+    if pid is None or any(index == device and isinstance(listed, Unavailable) for index, listed in lists):
         return
-    held = [
-        index
-        for index, listed in by_index.items()
-        if not isinstance(listed, Unavailable) and any(one.pid == pid for one in listed)
-    ]
+    held = sorted(
+        {
+            index
+            for index, listed in lists
+            if not isinstance(listed, Unavailable) and any(one.pid == pid for one in listed)
+        }
+    )
     if device not in held:
         others = f"on {' and '.join(f'device {index}' for index in held)}" if held else "on no device"
         raise UsageError(f"Process {pid} is not on NVML's device {device}; it is {others}.")

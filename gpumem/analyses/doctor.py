@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from gpumem import abi
 from gpumem.errors import DeviceUnavailable, GpumemError, OutputUnwritable
-from gpumem.machine.devices import find_visible_devices
+from gpumem.machine.devices import find_closed_devices, find_visible_devices
 from gpumem.machine.file_systems import has_mapped_files
 from gpumem.nvml import Nvml, NvmlDevice, Unavailable, open_nvml
 from gpumem.recorder.interpreter import find_start_up_file
@@ -141,7 +141,11 @@ def _check_devices(nvml: Nvml | Unavailable) -> Check:
         return Check("devices", CheckState.MISSING, "No GPU answers, so there is nothing to record.", "gpumem demo")
     visible = find_visible_devices(devices, os.environ)
     if not visible:
-        text = f"CUDA_VISIBLE_DEVICES hides all {len(devices)} GPUs from programs started here."
+        whole = [device for device in devices if device.instance is None]
+        if find_closed_devices(devices) == whole:
+            text = "Every GPU here is split into MIG instances, and programs started here may see none of those."
+            return Check("devices", CheckState.MISSING, text, "nvidia-smi -L")
+        text = f"CUDA_VISIBLE_DEVICES hides all {len(whole)} GPUs from programs started here."
         return Check("devices", CheckState.MISSING, text, "unset CUDA_VISIBLE_DEVICES")
     listed = "; ".join(f"GPU {ordinal}: {_describe_device(device)}" for ordinal, device in visible.items())
     return Check("devices", CheckState.OK, listed)
@@ -150,7 +154,7 @@ def _check_devices(nvml: Nvml | Unavailable) -> Check:
 def _describe_device(device: NvmlDevice) -> str:
     capacity = device.capacity_bytes
     room = "capacity not available" if isinstance(capacity, Unavailable) else format_bytes(capacity)
-    return f"{device.name}, {room}, NVML index {device.index}"
+    return f"{device.name}, {room}, NVML index {device.number}"
 
 
 def _check_torch(tracker: TrackerDescription) -> Check:

@@ -27,7 +27,7 @@ COMPUTE_FILE = "/dev/nvidia-uvm"
 
 @dataclass(frozen=True, slots=True)
 class DeviceNow:
-    """A device with its figures and the processes that NVML lists on it, each once."""
+    """A device with its figures and the processes that NVML lists on it, each once; a split one by its instances."""
 
     device: NvmlDevice
     memory: MemoryFigures
@@ -57,7 +57,9 @@ def read_machine(nvml: Nvml, root: Path = PROC) -> MachineNow | Unavailable:
     found = nvml.read_devices()
     if isinstance(found, Unavailable):
         return found
-    devices = [DeviceNow(one, nvml.read_memory(one), nvml.read_listed(one)) for one in found]
+    split = {one.index for one in found if one.instance is not None}
+    shown = [one for one in found if one.instance is not None or one.index not in split]
+    devices = [DeviceNow(one, nvml.read_memory(one), nvml.read_listed(one)) for one in shown]
     processes = read_processes(root)
     listed = {one.pid for now in devices if not isinstance(now.listed, Unavailable) for one in now.listed}
     for pid in listed - processes.keys():  # started since /proc was read, or foreign

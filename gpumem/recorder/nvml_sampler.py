@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from gpumem.abi.nvml import JudgedDevice, NvmlSampling, Outcome
-from gpumem.machine.devices import find_devices_by_uuid, find_visible_devices
+from gpumem.machine.devices import find_closed_devices, find_devices_by_uuid, find_visible_devices
 from gpumem.machine.processes import read_own_pids
 from gpumem.nvml import (
     CallWatch,
@@ -117,6 +117,7 @@ class NvmlSampler:
         self._cuda_started_ns = 0
         self._is_listed = False
         self._identified: set[DeviceOrdinal] = set()
+        self._missing: set[DeviceOrdinal] = set()
         self._own_pids = read_own_pids()
         self._reasons: dict[int, dict[str, str]] = {}
         self._last_reading_ns = 0
@@ -264,9 +265,21 @@ class NvmlSampler:
 
     def _visible_devices(self) -> dict[DeviceOrdinal, NvmlDevice]:
         if self._uuids is not None:
-            return find_devices_by_uuid(self._devices, self._uuids)
+            found = find_devices_by_uuid(self._devices, self._uuids, os.environ)
+            self._record_missing({ordinal: uuid for ordinal, uuid in self._uuids.items() if ordinal not in found})
+            return found
         # Until CUDA starts the program may still change the variable.
         return find_visible_devices(self._devices, os.environ)
+
+    def _record_missing(self, uuids: Mapping[DeviceOrdinal, str]) -> None:
+        """Writes, once each, of which devices of the program NVML knows nothing."""
+        for ordinal in sorted(uuids.keys() - self._missing):
+            self._missing.add(ordinal)
+            said = f"There are no NVML readings of device {ordinal}: NVML lists no device of UUID {uuids[ordinal]}"
+            hidden = [device.number for device in find_closed_devices(self._devices)]
+            if hidden:
+                said += f"; this process may see no MIG instance of its device {' and '.join(hidden)}"
+            self._sink.record_fact(f"{NOTE}:{ordinal}", json.dumps(f"{said}."))
 
     def _read_device(self, nvml: Nvml, ordinal: DeviceOrdinal, device: NvmlDevice) -> None:
         event = self._sink.count_records()

@@ -51,6 +51,7 @@ def _device(device: LiveDevice) -> Json:
         missing["processes"] = now.listed.reason
     return {
         "nvml_index": now.device.index,
+        "mig_instance": now.device.instance,
         "uuid": now.device.uuid,
         "device_name": now.device.name,
         **{name: _known(one) for name, one in figures.items()},

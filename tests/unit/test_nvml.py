@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from gpumem.nvml import MemoryFigures, Nvml, NvmlDevice, ProcessFigures, Unavailable, open_nvml
-from nvml_stand_in import MIB, Figures, ListedProcess, StandInDevice, StandInError, StandInNvml
+from nvml_stand_in import MIB, Figures, ListedProcess, StandInDevice, StandInError, StandInNvml, split_device
 
 OWN = frozenset({100})
 
@@ -105,3 +105,19 @@ def test_missing_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> N
     nvml = open_nvml()
     assert isinstance(nvml, Unavailable)
     assert "install nvidia-ml-py" in nvml.reason
+
+
+def test_split_device_is_followed_by_the_instances_that_may_be_seen() -> None:
+    instances = {1: StandInDevice(uuid="MIG-a", name="card MIG 1g"), 4: StandInDevice(uuid="MIG-b", name="card MIG 2g")}
+    nvml = open_nvml(StandInNvml(split_device(instances), StandInDevice(uuid="GPU-c")))
+    assert isinstance(nvml, Nvml)
+    devices = nvml.read_devices()
+    assert isinstance(devices, list)
+    assert [(one.number, one.uuid, one.is_split) for one in devices] == [
+        ("0", "GPU-99999999-0000", True),
+        ("0 (MIG 1)", "MIG-a", False),
+        ("0 (MIG 4)", "MIG-b", False),
+        ("1", "GPU-c", False),
+    ]
+    assert nvml.read_memory(devices[0]).total_bytes == Unavailable("NVML: Insufficient Permissions")
+    assert nvml.read_memory(devices[2]).used_bytes == 300 * MIB

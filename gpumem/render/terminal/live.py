@@ -44,7 +44,7 @@ def _verdict(live: LiveExplanation) -> str:
     if live.pid is not None:
         command = "" if live.process is None else f" ({_command(live.process.command, live.process.name)})"
         held = ", ".join(
-            f"{_figure(holder.held_bytes)} of device {device.now.device.index}"
+            f"{_figure(holder.held_bytes)} of device {device.now.device.number}"
             for device in live.devices
             for holder in device.holders
         )
@@ -56,7 +56,10 @@ def _verdict(live: LiveExplanation) -> str:
     held = f"{format_bytes(sum(known))} held by {holders}" if pids else "no process is listed"
     if len(known) < len(held_bytes):
         held = f"{holders} listed, not all with their bytes"
-    return f"{counted(len(live.devices), 'GPU')}{driver}: {held}."
+    instances = sum(device.now.device.instance is not None for device in live.devices)
+    gpus = counted(len({device.now.device.index for device in live.devices}), "GPU")
+    split = f" with {counted(instances, 'MIG instance')}" if instances else ""
+    return f"{gpus}{split}{driver}: {held}."
 
 
 def _figure(held_bytes: int | None) -> str:
@@ -76,7 +79,7 @@ def _device_lines(device: LiveDevice, page: Page) -> Iterator[Text | str]:
     said = [f"{word} {'not available' if isinstance(one, Unavailable) else format_bytes(one)}" for word, one in parts]
     if device.unlisted_bytes is not None:
         said.append(f"of no process {format_bytes(device.unlisted_bytes)}")
-    for line in theme.wrap(f"device {now.device.index}: {name}{size}: {', '.join(said)}", page.width, indent="  "):
+    for line in theme.wrap(f"device {now.device.number}: {name}{size}: {', '.join(said)}", page.width, indent="  "):
         yield Text(line)
     if isinstance(now.listed, Unavailable):
         return

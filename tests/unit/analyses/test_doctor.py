@@ -17,7 +17,7 @@ from gpumem.recorder.tracker_build import TrackerDescription
 from gpumem.render.json import render_diagnosis
 from gpumem.render.terminal import doctor as terminal
 from gpumem.render.terminal.theme import ASCII, Page
-from nvml_stand_in import StandInDevice, StandInNvml
+from nvml_stand_in import StandInDevice, StandInNvml, split_device
 
 CODES = [
     "native_library",
@@ -180,3 +180,17 @@ def test_json_names_the_schema_and_every_check(tmp_path: Path) -> None:
     assert [check["code"] for check in document["checks"]] == CODES
     assert {tuple(check) for check in document["checks"]} == {("code", "state", "text", "next")}
     assert {check["state"] for check in document["checks"]} <= {"ok", "missing", "broken"}
+
+
+def test_mig_instance_is_described_and_a_split_gpu_without_one_said_to_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b")
+    instances = {0: StandInDevice(uuid="MIG-a"), 2: StandInDevice(uuid="MIG-b", name="card MIG 1g")}
+    state, text = texts(measure(tmp_path, split_device(instances)))["devices"]
+    assert (state, text) == (CheckState.OK, "GPU 0: card MIG 1g, 1000.00 MiB, NVML index 0 (MIG 2)")
+    state, text = texts(measure(tmp_path, split_device({})))["devices"]
+    assert (state, text) == (
+        CheckState.MISSING,
+        "Every GPU here is split into MIG instances, and programs started here may see none of those.",
+    )

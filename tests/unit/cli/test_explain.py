@@ -14,7 +14,7 @@ from gpumem.nvml import Nvml, Unavailable, open_nvml
 from gpumem.trace.file import write_trace
 from gpumem_cli.main import run_command_line
 from journal_maker import JournalMaker
-from nvml_stand_in import MIB, ListedProcess, StandInDevice, StandInNvml
+from nvml_stand_in import MIB, ListedProcess, StandInDevice, StandInNvml, split_device
 from pretended_proc import PretendedProc
 from trace_builder import TraceBuilder
 
@@ -157,3 +157,27 @@ def test_device_beside_the_pid_of_a_process_that_is_not_recorded_is_nvml_s(
         code, text, err = gpumem(capsys, "--pid", pid, "--device", "2")
         assert (code, text) == (2, "")
         assert f"Process {pid} is not on NVML's device 2; it is on {sentence}." in err
+
+
+def test_split_gpu_is_shown_by_its_mig_instances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    instances = {
+        1: StandInDevice(name="card MIG 1g", compute=[ListedProcess(10, 50 * MIB)]),
+        2: StandInDevice(name="card MIG 2g", compute=[ListedProcess(11, 70 * MIB)]),
+    }
+    proc = pretend_machine(tmp_path, monkeypatch, split_device(instances))
+    proc.add(10, parent=5)
+    proc.add(11, parent=5)
+    code, text, err = gpumem(capsys)
+    assert (code, err) == (0, "")
+    assert text.startswith("1 GPU with 2 MIG instances, driver 580.159.04: 120.00 MiB held by 2 processes.")
+    assert "device 0 (MIG 2): card MIG 2g" in text
+    assert gpumem(capsys, "--pid", "11", "--device", "0")[1].startswith(
+        "Process 11 (python3 train.py) holds 70.00 MiB of device 0 (MIG 2)"
+    )
+    devices = json.loads(gpumem(capsys, "--json")[1])["devices"]
+    assert [(one["nvml_index"], one["mig_instance"], one["listed_bytes"]) for one in devices] == [
+        (0, 1, 50 * MIB),
+        (0, 2, 70 * MIB),
+    ]

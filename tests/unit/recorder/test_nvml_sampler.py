@@ -14,7 +14,7 @@ import pytest
 from gpumem.nvml import NOT_STARTED, CallWatch, Nvml, Unavailable, open_nvml
 from gpumem.recorder.nvml_sampler import HANGING_CALL_NS, NvmlSampler
 from gpumem.vocabulary import DeviceOrdinal
-from nvml_stand_in import MIB, ListedProcess, StandInDevice, StandInNvml
+from nvml_stand_in import MIB, Figures, ListedProcess, StandInDevice, StandInNvml, split_device
 
 
 class Sink:
@@ -260,3 +260,32 @@ def test_missing_driver_becomes_a_note() -> None:
     NvmlSampler(sink, interval_ms=100, open_library=open_library).read_now()
     assert sink.readings == []
     assert sink.facts == {"note:nvml": "There are no NVML readings: NVML: Driver Not Loaded."}
+
+
+def test_program_on_a_mig_instance_gets_the_figures_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = Sink()
+    own = [ListedProcess(os.getpid(), 40 * MIB)]
+    instance = StandInDevice(uuid="MIG-b", memory=Figures(160 * MIB, 50 * MIB, 100 * MIB, 10 * MIB), compute=own)
+    sampler = make_sampler(sink, split_device({0: StandInDevice(uuid="MIG-a"), 3: instance}))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b")
+    sampler.read_now()
+    for uuid in ("b", "GPU-99999999-0000"):
+        sampler.set_device_uuids({DeviceOrdinal(0): uuid})
+        sampler.read_now()
+    figures = [(one["device"], one["total_bytes"], one["used_bytes"], one["process_bytes"]) for one in sink.readings]
+    assert figures == [(0, 160 * MIB, 50 * MIB, 40 * MIB)] * 3
+    assert sink.facts == {"nvml_index:0": 0, "driver_version": "580.159.04"}
+
+
+def test_device_that_nvml_does_not_list_is_said_to_have_no_readings() -> None:
+    sink = Sink()
+    sampler = make_sampler(sink, StandInDevice(uuid="GPU-a"), split_device({}))
+    sampler.set_device_uuids({DeviceOrdinal(0): "GPU-a", DeviceOrdinal(1): "MIG-b"})
+    sampler.read_now()
+    sampler.read_now()
+    assert [one["device"] for one in sink.readings] == [0, 0]
+    assert sink.facts["note:nvml:1"] == (
+        "There are no NVML readings of device 1: NVML lists no device of UUID MIG-b; this process may see no MIG "
+        "instance of its device 1."
+    )
+    assert "note:nvml:0" not in sink.facts

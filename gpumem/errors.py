@@ -48,8 +48,8 @@ class MomentUnknown(UsageError):
 class TargetExists(UsageError):
     """The output file exists and was not to be overwritten."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} exists already; choose another name with -o, or overwrite it with -f.")
+    def __init__(self, path: Path, option: str = "-o") -> None:
+        super().__init__(f"{path} exists already; choose another name with {option}, or overwrite it with -f.")
         self.path = path
 
 

@@ -42,7 +42,7 @@ def demo(output: str | None, force: bool, page: str | None, as_json: bool) -> No
     from gpumem_cli.report import find_target, write_report
 
     path = _find_path(output, force=force)
-    target = None if page is None else find_target(page, str(path), force=force)
+    target = None if page is None else find_target(page, str(path), force=force, option="--report")
     why_simulated = record_steps(path, force=force)
     trace = open_trace(path)
     found = find_demo(trace, why_simulated=why_simulated)

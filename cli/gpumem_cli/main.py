@@ -65,16 +65,32 @@ MEANT = {
     "timeline": ("graph", "curve", "curves", "chart", "time", "history"),
     "report": ("flame", "flamegraph", "icicle", "html", "page", "plot", "browser", "web", "share"),
     "snapshot": ("heap", "segments", "segment", "blocks", "dump", "state", "at", "fragmentation"),
-    "explain": ("why", "where", "nvidia-smi", "nvml", "smi", "ledger", "waterfall", "outside", "context"),
+    "explain": (
+        "why",
+        "where",
+        "live",
+        "watch",
+        "ps",
+        "nvidia-smi",
+        "nvml",
+        "smi",
+        "ledger",
+        "waterfall",
+        "outside",
+        "context",
+    ),
     "oom": ("out-of-memory", "outofmemory", "error", "message", "log", "ran-out"),
-    "diff": ("compare", "delta", "changes", "changed", "regression", "vs"),
-    "replay": ("simulate", "what-if", "whatif", "settings", "verify", "allocator", "fits", "fit"),
+    "diff": ("compare", "delta", "changes", "changed", "regression", "vs", "leak", "leaks"),
+    "replay": ("simulate", "what-if", "whatif", "settings", "tune", "verify", "allocator", "fits", "fit"),
     "run": ("record", "profile", "trace", "exec", "start", "attach"),
     "import": ("convert", "finish", "seal", "recover"),
     "doctor": ("check", "diagnose", "version", "status", "env"),
     "demo": ("example", "sample", "tour", "try"),
 }
 """Words that people try, by the command that answers them."""
+
+_PROGRAM_SUFFIXES = (".py", ".pyw", ".pyz")
+_TRACE_SUFFIXES = (".gpumem", ".gpumem.journal", ".pickle", ".pkl")
 
 
 class CommandGroup(click.Group):
@@ -121,12 +137,29 @@ def unknown_command(word: str) -> str:
     from gpumem.render.text import printable
 
     lowered = word.lower()
+    what = _as_a_file(word)
+    if what is not None:
+        return what
     meant = next((name for name, words in MEANT.items() if lowered in words), None)
     near = get_close_matches(lowered, COMMANDS, n=1)
     candidate = meant or (near[0] if near else None)
     if candidate is not None:
         return f"There is no command '{printable(word)}'; for that, try gpumem {candidate}."
     return f"There is no command '{printable(word)}'; the commands are {', '.join(COMMANDS)}."
+
+
+def _as_a_file(word: str) -> str | None:
+    """The sentence for a file that stands where the verb should: a program to record, or a trace to read."""
+    import shlex
+
+    from gpumem.render.text import printable
+
+    name = printable(word)
+    if word.endswith(_PROGRAM_SUFFIXES):
+        return f"'{name}' is a program, not a command; record it with gpumem run {shlex.quote(name)}."
+    if word.endswith(_TRACE_SUFFIXES):
+        return f"'{name}' is a trace, not a command; see what is in it with gpumem summary {shlex.quote(name)}."
+    return None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -139,6 +172,8 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; the exit code."""
     _make_streams_tolerant()
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     try:
         code = gpumem.main(words, prog_name="gpumem", standalone_mode=False)
     except GpumemError as error:

@@ -109,38 +109,38 @@ def write_page(target: Path, content: bytes, *, force: bool) -> None:
         ) from None
 
 
-def find_target(output: str | None, *traces: str, force: bool) -> Path:
-    """Where the page of `traces` goes, checked before anything is read.
+def find_target(output: str | None, *traces: str, force: bool, option: str = "-o") -> Path:
+    """Where the page of `traces` goes, checked before anything is read; `option` is the flag that named it.
 
     Raises TargetExists, UsageError or OutputUnwritable.
     """
     name = Path(traces[0]).resolve().name.removesuffix(".journal").removesuffix(".gpumem") + PAGE_SUFFIX
     if output == "-":
-        raise UsageError("A page is written to a file, not to standard output; name it with -o FILE.html.")
+        raise UsageError(f"A page is written to a file, not to standard output; name it with {option} FILE.html.")
     target = Path(name) if output is None else Path(output)
     if target.is_dir():
         target = target / name
     elif output is not None and output.endswith(os.sep):
-        raise OutputUnwritable(f"{output} is no folder; make it first, or choose another place with -o.")
+        raise OutputUnwritable(f"{output} is no folder; make it first, or choose another place with {option}.")
     if os.path.lexists(target):
         if any(Path(trace).exists() and target.exists() and target.samefile(trace) for trace in traces):
-            raise UsageError(f"{target} is the trace itself; choose another name for the page with -o.")
+            raise UsageError(f"{target} is the trace itself; choose another name for the page with {option}.")
         if not force:
-            raise TargetExists(target)
-    _check_folder(target)
+            raise TargetExists(target, option)
+    _check_folder(target, option)
     return target
 
 
-def _check_folder(target: Path) -> None:
+def _check_folder(target: Path, option: str) -> None:
     folder = target.parent
     if not folder.is_dir():
-        raise OutputUnwritable(f"{folder} is not there; make the folder first, or choose another with -o.")
+        raise OutputUnwritable(f"{folder} is not there; make the folder first, or choose another with {option}.")
     try:
         with tempfile.TemporaryFile(dir=folder):
             return
     except OSError as error:
         raise OutputUnwritable(
-            f"{folder} cannot be written to ({error.strerror}); choose another place with -o."
+            f"{folder} cannot be written to ({error.strerror}); choose another place with {option}."
         ) from None
 
 

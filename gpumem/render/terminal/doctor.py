@@ -29,15 +29,22 @@ def render_diagnosis(diagnosis: Diagnosis, page: Page) -> Text:
 
 def _check_lines(check: Check, name_width: int, page: Page) -> Iterator[Text]:
     indent = " " * (name_width + _STATE_WIDTH + 4)
-    words = theme.wrap(printable(check.text), page.width - len(indent))
+    room = page.width - len(indent)
+    text = " ".join(_fitting(word, room, page) for word in printable(check.text).split(" "))
+    words = theme.wrap(text, room)
     head = Text(f"{_name(check):<{name_width}}  ")
     head.append(f"{check.state.value:<{_STATE_WIDTH}}", style=_STYLES[check.state])
     yield head.append(f"  {words[0]}")
     for line in words[1:]:
         yield Text(indent + line)
     if check.next_step is not None:
-        for line in theme.wrap(f"next: {printable(check.next_step)}", page.width - len(indent)):
+        for line in theme.wrap(f"next: {printable(check.next_step)}", room):
             yield Text(indent + line, style=theme.COMMAND)
+
+
+def _fitting(word: str, room: int, page: Page) -> str:
+    """The word, a path without as many of its first folders as do not fit."""
+    return theme.shorten_path(word, room, page.glyphs.ellipsis) if "/" in word else word
 
 
 def _name(check: Check) -> str:

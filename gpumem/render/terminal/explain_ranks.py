@@ -67,4 +67,5 @@ def _row(one: Explanation, device: str, figures: tuple[str, str, str], page: Pag
     rank = "-" if one.rank is None else str(one.rank)
     cells = "".join(fit_right(figure, _BYTES_WIDTH) for figure in figures)
     row = fit_right(rank, _RANK_WIDTH) + fit_right(device, _DEVICE_WIDTH) + cells + "  "
-    return Text(row + theme.shorten_path(printable(one.path), page.width - len(row), page.glyphs.ellipsis))
+    shown = theme.shorten_path(printable(one.path), page.width - len(row), page.glyphs.ellipsis)
+    return Text(f"{row}{shown}".rstrip())

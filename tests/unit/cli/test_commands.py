@@ -127,6 +127,9 @@ def test_timeline_begins_where_memory_moves_unless_told_from_where(capsys: pytes
         (["replay", "{trace}", "--set", "max_split_size_mb=5"], 2, "must be at least 20 (MiB)"),
         (["replay", "{trace}", "--gpu-memory", "much"], 2, "'much' is no size"),
         (["replay", "{foreign}"], 3, "is no trace"),
+        (["{trace}"], 2, "{trace}' is a trace, not a command; see what is in it with gpumem summary {trace}."),
+        (["train.py", "-x"], 2, "'train.py' is a program, not a command; record it with gpumem run train.py."),
+        (["demo", "--report", "{foreign}"], 2, "exists already; choose another name with --report, or overwrite"),
         (["summry", "{trace}"], 2, "There is no command 'summry'; for that, try gpumem summary."),
     ],
 )
@@ -155,7 +158,16 @@ def test_mistake_is_one_sentence(
 
 @pytest.mark.parametrize(
     ("word", "command"),
-    [("flamegraph", "report"), ("record", "run"), ("peaks", "summary"), ("heap", "snapshot"), ("docter", "doctor")],
+    [
+        ("flamegraph", "report"),
+        ("leaks", "diff"),
+        ("tune", "replay"),
+        ("live", "explain"),
+        ("record", "run"),
+        ("peaks", "summary"),
+        ("heap", "snapshot"),
+        ("docter", "doctor"),
+    ],
 )
 def test_unknown_verb_names_what_was_meant(word: str, command: str) -> None:
     assert unknown_command(word).endswith(f"try gpumem {command}.")
@@ -277,3 +289,9 @@ def test_help_fits_80_columns_and_says_nothing_in_the_manner_of_formulas(
     assert max(map(len, text.splitlines())) <= 80
     assert "x>=" not in text
     assert "<=x" not in text
+
+
+def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = gpumem("help", capture=capsys)
+    assert (code, text) == (0, gpumem("--help", capture=capsys)[1])
+    assert gpumem("help", "summary", capture=capsys)[1] == gpumem("summary", "--help", capture=capsys)[1]

@@ -6,12 +6,21 @@ Owns: what is most known of a figure, and who else holds of the rest of the card
 from __future__ import annotations
 
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak
+from gpumem.trace.model import TraceMeta
 from gpumem.units import format_bytes
+from gpumem.vocabulary import TraceSource
 
 
 def most(figures: EndAndPeak) -> int:
     """The peak, or the most that was recorded where the peak is not known."""
     return figures.peak if figures.peak is not None else figures.peak_recorded or 0
+
+
+def no_device_sentence(meta: TraceMeta) -> str:
+    """What can be said of a trace in which there is no device."""
+    if meta.source is TraceSource.NONE:
+        return "Neither an allocator nor a reading of a device was recorded."
+    return "No device was used: nothing was allocated."
 
 
 def unrecorded_sentence(device: DeviceSummary, card: str) -> str:

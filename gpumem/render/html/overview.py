@@ -11,6 +11,7 @@ from gpumem.analyses.page import PageFindings, PageView
 from gpumem.render.html.markup import NOTHING, Html, foreign, tag
 from gpumem.render.html.notes import trace_notes
 from gpumem.render.html.verdict import Figure, card_name, key_figures, oom_advice, oom_remarks, verdict_sentences
+from gpumem.render.summary_words import no_device_sentence
 from gpumem.units import counted, format_duration
 
 TRACES_NAMED = 3
@@ -58,8 +59,8 @@ def title_section(page: PageFindings) -> Html:
 def verdict_section(page: PageFindings) -> Html:
     """Three sentences and the figures of each view; the scripts show one view at a time."""
     if not page.views:
-        text = "No device was used: nothing was allocated."
-        return tag("section", tag("p", text, class_="verdict"), id="verdict")
+        sentences = dict.fromkeys(no_device_sentence(trace.summary.meta) for trace in page.traces)
+        return tag("section", *(tag("p", text, class_="verdict") for text in sentences), id="verdict")
     views = [
         tag(
             "div",

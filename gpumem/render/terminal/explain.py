@@ -20,6 +20,7 @@ from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import instant_text, printable
 from gpumem.trace.moments import End, Peak
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
+from gpumem.vocabulary import TraceSource
 
 _LABEL_WIDTH = 30
 _BYTES_WIDTH = 11
@@ -40,7 +41,10 @@ def render_explanation(explanation: Explanation, page: Page) -> Text:
             lines.append("")
         lines.extend(_ledger_lines(explanation, ledger, page))
     if not explanation.ledgers:
-        lines.append("No device was used: there is nothing to explain.")
+        was_used = "No device was used"
+        if explanation.source is TraceSource.NONE:
+            was_used = "Neither an allocator nor a reading of a device was recorded"
+        lines.extend(map(Text, theme.wrap(f"{was_used}: there is nothing to explain.", page.width)))
     return theme.join_lines(lines)
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, TraceSummary
 from gpumem.heap.figures import HeapFigures
 from gpumem.render.oom_words import verdict_text
-from gpumem.render.summary_words import is_bound_by_limit, most, others_clause, unrecorded_sentence
+from gpumem.render.summary_words import is_bound_by_limit, most, no_device_sentence, others_clause, unrecorded_sentence
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.holders import holder_lines
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
@@ -49,7 +49,7 @@ def _summary_lines(summary: TraceSummary, page: Page, top: int) -> Iterator[Text
         for line in theme.wrap(note, page.width, indent="  "):
             yield Text(line, style=theme.WARNING)
     if not summary.devices:
-        yield "No device was used: nothing was allocated."
+        yield no_device_sentence(summary.meta)
     for number, device in enumerate(summary.devices):
         if number:
             yield ""

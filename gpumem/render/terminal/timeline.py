@@ -28,7 +28,7 @@ MARKS_NAMED = 12
 TICK_CELLS = 14
 MARK_CELLS = 40
 _NOTHING = "Nothing was allocated in this part of the trace."
-_NOT_RECORDED = "No allocator was recorded, so there are no curves; gpumem explain shows NVML's figures."
+_NOT_RECORDED = "No allocator was recorded, so there are no curves; gpumem summary says what is known."
 _MARK_KEYS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpumem.analyses.explain import find_explanation
+from gpumem.analyses.page import find_page
 from gpumem.analyses.summary import summarise_trace
 from gpumem.heap.instants import find_instant
+from gpumem.render.html.page import render_page
 from gpumem.render.terminal.explain import render_explanation
 from gpumem.render.terminal.run_end import render_run_end
 from gpumem.render.terminal.summary import render_summaries
 from gpumem.render.terminal.theme import UNICODE, Page, site_text
 from gpumem.trace.moments import parse_moment
 from gpumem.units import GIB, MIB
+from gpumem.vocabulary import TraceSource
 from trace_builder import TraceBuilder
 
 SECOND = 1_000_000_000
@@ -57,3 +62,13 @@ def test_recording_that_ended_for_want_of_memory_says_so() -> None:
     lost = "no memory left for its events: recording stopped there, the program went on"
     assert lost in " ".join(render_summaries([summary], Page(80, UNICODE)).plain.split())
     assert f"the process had {lost}\n" in render_run_end([summary])
+
+
+def test_trace_of_nothing_at_all_does_not_say_that_nothing_was_used() -> None:
+    trace = TraceBuilder(source=TraceSource.NONE).mark("start").build()
+    bare = replace(trace, meta=replace(trace.meta, devices=()))
+    said = "Neither an allocator nor a reading of a device was recorded"
+    page = Page(80, UNICODE)
+    assert said + "." in render_summaries([summarise_trace(bare)], page).plain
+    assert said in render_explanation(find_explanation(bare), page).plain.replace("\n", " ")
+    assert said + "." in render_page(find_page([bare]))

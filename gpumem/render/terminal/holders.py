@@ -57,13 +57,16 @@ def holder_lines(peak: PeakHolders, page: Page, top: int) -> Iterator[Text]:
         )
     for holding in holdings:
         if holding.key is None:
-            yield _holding_row(holding.held_bytes, peak.held_bytes, holding.block_count, _keyless_text(holding, by))
+            text = _keyless_text(holding, by, is_alone=not with_key)
+            yield _holding_row(holding.held_bytes, peak.held_bytes, holding.block_count, text)
 
 
-def _keyless_text(holding: Holding, by: GroupBy) -> str:
+def _keyless_text(holding: Holding, by: GroupBy, *, is_alone: bool) -> str:
+    """Whose the blocks are that belong to no group; where none belongs to any, stacks were most likely not recorded."""
     if not holding.block_count:
         return "(blocks whose events the recording lacks)"
-    return _WITHOUT_KEY.get(by, "(no Python stack: autograd's threads, C++ code)")
+    reason = "not recorded, or C++ alone" if is_alone else "autograd's threads, C++ code"
+    return _WITHOUT_KEY.get(by, f"(no Python stack: {reason})")
 
 
 def _holding_row(held_bytes: int, peak_bytes: int, block_count: int, text: str) -> Text:

@@ -282,9 +282,10 @@ def _heap_text(heap: HeapFigures) -> str:
 
 def _segment_facts(device: DeviceSummary) -> str:
     grown = shrunk = ""
-    if device.segment_map_count or device.segment_unmap_count:
+    if device.segment_map_count:
         grown = f" (expandable ones grew {counted(device.segment_map_count, 'time')})"
-        shrunk = f" (they shrank {counted(device.segment_unmap_count, 'time')})"
+    if device.segment_unmap_count:
+        shrunk = f" ({'they' if grown else 'expandable ones'} shrank {counted(device.segment_unmap_count, 'time')})"
     return (
         f"{format_count(device.segment_alloc_count)} obtained{grown}, {format_count(device.segment_free_count)} "
         f"returned{shrunk}, for {counted(device.alloc_count, 'alloc')} and {counted(device.free_count, 'free')}"

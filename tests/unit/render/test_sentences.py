@@ -72,3 +72,16 @@ def test_trace_of_nothing_at_all_does_not_say_that_nothing_was_used() -> None:
     assert said + "." in render_summaries([summarise_trace(bare)], page).plain
     assert said in render_explanation(find_explanation(bare), page).plain.replace("\n", " ")
     assert said + "." in render_page(find_page([bare]))
+
+
+def test_expandable_segments_that_never_shrank_are_not_said_to_have() -> None:
+    trace = TraceBuilder().map(20 * MIB).map(20 * MIB).alloc("a", MIB).build()
+    text = render_summaries([summarise_trace(trace)], Page(120, UNICODE)).plain
+    assert "2 obtained (expandable ones grew 2 times), 0 returned, for 1 alloc and 0 frees" in text
+
+
+def test_peak_without_any_stack_is_not_laid_to_autograd() -> None:
+    text = render_summaries(
+        [summarise_trace(TraceBuilder().segment(2 * MIB).alloc("a", MIB).build())], Page(120, UNICODE)
+    )
+    assert "(no Python stack: not recorded, or C++ alone)" in text.plain

@@ -16,7 +16,7 @@ cp benchmarks/card_two/*.py /tmp/training
 check=("$PYTHON" /tmp/training/check.py)
 
 texts() {
-  gpumem summary "$OUT/ranks" && gpumem explain "$OUT/two_devices_native.gpumem" --at mark:emptied && gpumem explain
+  gpumem summary "$OUT/ranks" && gpumem explain "$OUT/ranks" && gpumem diff "$OUT/ranks" --at start --at peak && gpumem explain "$OUT/two_devices_native.gpumem" --at mark:emptied && gpumem explain
 }
 export -f texts
 

@@ -184,5 +184,16 @@ def _describe_traces(paths: Sequence[Path]) -> list[str]:
     from gpumem.importers.open import open_trace
     from gpumem.render.terminal.run_end import render_run_end
 
-    shown = (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path for path in paths)
-    return render_run_end([summarise_trace(open_trace(path)) for path in shown]).splitlines()
+    shown = [path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path for path in paths]
+    summaries = [summarise_trace(open_trace(path)) for path in shown]
+    return render_run_end(summaries, _folder_of_all(shown)).splitlines()
+
+
+def _folder_of_all(paths: Sequence[Path]) -> str | None:
+    """The folder that holds these traces, several of them, and no others; None where there is none but this one."""
+    from gpumem.importers.open import find_traces
+
+    folder = paths[0].parent
+    if len(paths) < 2 or folder == Path() or {path.parent for path in paths} != {folder}:
+        return None
+    return str(folder) if set(find_traces(folder)) == set(paths) else None

@@ -190,7 +190,9 @@ def test_forked_child_has_a_trace_of_its_own(tmp_path: Path) -> None:
         "if os.fork() == 0:\n    gpu.start_cuda()\n    gpu.alloc(1)\n    gpumem.step()\n    os._exit(0)\n"
         "os.wait()\ngpu.start_cuda()\ngpu.alloc(2)\ngpu.alloc(3)\n",
     )
-    run_recorded(tmp_path, "-o", "run/", "train.py")
+    ended = run_recorded(tmp_path, "-o", "run/", "train.py")
+    assert "next: gpumem summary run\n" in ended.note
+    assert "or on one page: gpumem report run\n" in ended.note
     traces = traces_in(tmp_path / "run")
     lengths = sorted(len(kinds(trace)) for trace in traces.values())
     assert lengths == [3, 5]

@@ -36,6 +36,8 @@ def render_explanations(found: Sequence[Explanation], page: Page) -> Text:
 
 
 def _title(found: Sequence[Explanation], greatest: Explanation) -> str:
+    if len({one.held_bytes for one in found}) == 1 and all(one.rank is not None for one in found):
+        return f"{counted(len(found), 'rank')} hold the same; the first of them is shown, --rank N shows another."
     if any(one.rank is None for one in found):
         name = printable(greatest.path.rsplit("/", 1)[-1])
         return f"Of {counted(len(found), 'trace')}, {name} holds the most; name another to see its ledger."

@@ -15,10 +15,10 @@ from gpumem.units import counted, format_bytes, format_duration, format_share
 _BYTES_WIDTH = 11
 
 
-def render_run_end(summaries: Sequence[TraceSummary]) -> str:
-    """Some lines for each trace of a run, and the commands that tell more."""
+def render_run_end(summaries: Sequence[TraceSummary], folder: str | None = None) -> str:
+    """Some lines for each trace of a run, and the commands that tell more; `folder` holds these traces and no other."""
     lines = [line for summary in summaries for line in _trace_lines(summary)]
-    paths = " ".join(shlex.quote(summary.path) for summary in summaries)
+    paths = " ".join(shlex.quote(path) for path in ([s.path for s in summaries] if folder is None else [folder]))
     lines += [f"next: gpumem summary {paths}", f"or on one page: gpumem report {paths}"]
     return "".join(f"{line}\n" for line in lines)
 

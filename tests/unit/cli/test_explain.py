@@ -181,3 +181,10 @@ def test_split_gpu_is_shown_by_its_mig_instances(
         (0, 1, 50 * MIB),
         (0, 2, 70 * MIB),
     ]
+
+
+def test_ranks_that_hold_the_same_are_not_ranked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for rank in range(2):
+        write_trace(TraceBuilder(rank=rank).segment(20 * MIB).build(), tmp_path / f"rank{rank}.gpumem")
+    text = gpumem(capsys, str(tmp_path))[1]
+    assert text.startswith("2 ranks hold the same; the first of them is shown, --rank N shows another.\n")

@@ -27,6 +27,7 @@ from gpumem.heap.levels import (
     read_in_pieces,
     split_by_device,
 )
+from gpumem.heap.marks import name_marks
 from gpumem.trace.model import DeviceFacts, Mark, Trace
 from gpumem.trace.moments import AtTime, End, Start
 from gpumem.units import format_count
@@ -64,6 +65,8 @@ class Timeline:
     end: Instant
     devices: Sequence[DeviceTimeline]
     marks: Sequence[Mark]
+    mark_moments: Sequence[str]
+    """For each of the marks the moment that leads to it, as `--at` takes it."""
     is_recorded: bool = True
     """Whether an allocator was, or there are curves all the same."""
     left_out_ns: int = 0
@@ -90,9 +93,11 @@ def find_timeline(
         DeviceTimeline(facts.get(device, DeviceFacts(device)), collectors[device].points(), collectors[device].ooms)
         for device in sorted(collectors)
     ]
-    marks = [mark for mark in trace.marks if first.event <= mark.event <= last.event]
+    named = zip(trace.marks, name_marks(trace.marks), strict=True)
+    shown = [(mark, name) for mark, name in named if first.event <= mark.event <= last.event]
+    marks, moments = [mark for mark, _ in shown], [name for _, name in shown]
     is_recorded = bool(found) or trace.meta.source is not TraceSource.NONE
-    return Timeline(str(trace.path), first, last, found, marks, is_recorded)
+    return Timeline(str(trace.path), first, last, found, marks, moments, is_recorded)
 
 
 def find_moving_timeline(

@@ -20,7 +20,7 @@ from gpumem.render.json_oom import oom_verdict
 from gpumem.render.json_parts import Json
 from gpumem.render.json_parts import document as _document
 from gpumem.render.json_parts import frame as _frame
-from gpumem.trace.model import DeviceFacts, Mark, Reading
+from gpumem.trace.model import DeviceFacts, Reading
 
 
 def render_summaries(summaries: Sequence[TraceSummary]) -> str:
@@ -53,7 +53,7 @@ def render_timeline(timeline: Timeline) -> str:
             "path": timeline.path,
             "from": _instant(timeline.start),
             "to": _instant(timeline.end),
-            "devices": [_device_timeline(device, timeline.marks) for device in timeline.devices],
+            "devices": [_device_timeline(device, timeline) for device in timeline.devices],
         }
     )
 
@@ -270,7 +270,7 @@ def _reading(reading: Reading | None) -> Json:
     }
 
 
-def _device_timeline(device: DeviceTimeline, marks: Sequence[Mark]) -> Json:
+def _device_timeline(device: DeviceTimeline, timeline: Timeline) -> Json:
     return {
         "device": device.facts.device,
         "capacity_bytes": device.facts.capacity_bytes,
@@ -278,12 +278,13 @@ def _device_timeline(device: DeviceTimeline, marks: Sequence[Mark]) -> Json:
         "marks": [
             {
                 "name": mark.name,
+                "moment": moment,
                 "kind": mark.kind.value,
                 "step": mark.step,
                 "event": mark.event,
                 "time_ns": mark.time_ns,
             }
-            for mark in marks
+            for mark, moment in zip(timeline.marks, timeline.mark_moments, strict=True)
         ],
         "ooms": [_instant(oom) for oom in device.ooms],
     }

@@ -188,6 +188,12 @@ def _tick_step(span_ns: int, count: int) -> int:
         step *= 10
 
 
+def _mark_text(mark: Mark, moment: str) -> str:
+    """The mark's name, with its number where the name repeats; by its event where that alone leads to it."""
+    name = moment.removeprefix("mark:")
+    return printable(name if name != moment else f"{mark.name} = {moment}")
+
+
 def _marks_and_steps(timeline: Timeline) -> tuple[list[Mark], list[Mark]]:
     marks = [mark for mark in timeline.marks if mark.kind is MarkKind.MARK]
     steps = [mark for mark in timeline.marks if mark.kind is MarkKind.STEP]
@@ -225,10 +231,11 @@ def _mark_legend(timeline: Timeline, device: DeviceTimeline, page: Page) -> Iter
     marks, steps = _marks_and_steps(timeline)
     if steps:
         yield Text(f"{page.glyphs.vertical} {_steps_text(steps)}", style=theme.QUIET)
+    moments = zip(timeline.marks, timeline.mark_moments, strict=True)
+    texts = [(mark, _mark_text(mark, moment)) for mark, moment in moments if mark.kind is MarkKind.MARK]
     named = [
-        f"{key} {theme.shorten(printable(mark.name), MARK_CELLS, page.glyphs.ellipsis)} "
-        f"({format_duration(mark.time_ns)})"
-        for mark, key in zip(marks, _MARK_KEYS[:MARKS_NAMED], strict=False)
+        f"{key} {theme.shorten(text, MARK_CELLS, page.glyphs.ellipsis)} ({format_duration(mark.time_ns)})"
+        for (mark, text), key in zip(texts, _MARK_KEYS[:MARKS_NAMED], strict=False)
     ]
     yield from (Text(line) for line in theme.wrap_items(named, page.width))
     if len(marks) > MARKS_NAMED:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from gpumem.analyses.explain import find_explanation
 from gpumem.analyses.page import find_page
 from gpumem.analyses.summary import summarise_trace
+from gpumem.analyses.timeline import find_timeline
 from gpumem.heap.instants import find_instant
 from gpumem.render.html.page import render_page
+from gpumem.render.json import render_timeline as render_json_timeline
 from gpumem.render.terminal.explain import render_explanation
 from gpumem.render.terminal.run_end import render_run_end
 from gpumem.render.terminal.summary import render_summaries
 from gpumem.render.terminal.theme import UNICODE, Page, site_text
+from gpumem.render.terminal.timeline import render_timeline
 from gpumem.trace.moments import parse_moment
 from gpumem.units import GIB, MIB
 from gpumem.vocabulary import TraceSource
@@ -85,3 +89,17 @@ def test_peak_without_any_stack_is_not_laid_to_autograd() -> None:
         [summarise_trace(TraceBuilder().segment(2 * MIB).alloc("a", MIB).build())], Page(120, UNICODE)
     )
     assert "(no Python stack: not recorded, or C++ alone)" in text.plain
+
+
+def test_marks_of_one_name_are_told_apart_below_the_curves() -> None:
+    builder = TraceBuilder().segment(2 * MIB).mark("loss").alloc("a", MIB).mark("loss").mark("loss:3").mark("loss")
+    trace = builder.build()
+    found = find_timeline(trace, start=find_instant(trace, parse_moment("event:2")))
+    text = render_timeline(found, Page(120, UNICODE)).plain
+    assert "A loss:2 (4.00 ms)   B loss:3 (5.00 ms)   C loss = event:5 (6.00 ms)" in text
+    marks = json.loads(render_json_timeline(found))["devices"][0]["marks"]
+    assert [(one["name"], one["moment"]) for one in marks] == [
+        ("loss", "mark:loss:2"),
+        ("loss:3", "mark:loss:3"),
+        ("loss", "event:5"),
+    ]

@@ -65,8 +65,9 @@ def measure_holdings(trace: Trace, blocks: LiveTable, bytes_column: str, by: Gro
     keys, group = _find_keys(trace, finder, by, pairs)
     held_bytes = _sums(group, pairs.held_bytes, len(keys))
     block_count = _sums(group, pairs.block_count, len(keys))
-    with_stack = np.unique(group[pairs.stack > 0] << 32 | pairs.stack[pairs.stack > 0]) >> 32
-    stack_count = np.bincount(with_stack, minlength=len(keys))
+    with_stack = np.sort(group[pairs.stack > 0] << 32 | pairs.stack[pairs.stack > 0])
+    is_another = np.diff(with_stack, prepend=-1) != 0
+    stack_count = np.bincount(with_stack[is_another] >> 32, minlength=len(keys))
     order = np.lexsort((pairs.stack, -pairs.held_bytes, group))
     heaviest = pairs.stack[order[np.searchsorted(group[order], np.arange(len(keys)))]]
     sites, stacks = _read_sites(trace, finder, heaviest), read_stacks(trace, heaviest)

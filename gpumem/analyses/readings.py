@@ -17,6 +17,7 @@ import numpy as np
 
 from gpumem.heap.instants import Instant
 from gpumem.heap.reserved import ReservedCurve, find_reserved_curve
+from gpumem.heap.segments import SegmentHistory
 from gpumem.trace.model import Mark, Reading, Trace
 from gpumem.vocabulary import DeviceOrdinal
 
@@ -45,14 +46,21 @@ class PlacedReading:
 
 
 def find_reading(
-    trace: Trace, device: DeviceOrdinal, instant: Instant, readings: Sequence[Reading] | None = None
+    trace: Trace,
+    device: DeviceOrdinal,
+    instant: Instant,
+    readings: Sequence[Reading] | None = None,
+    history: SegmentHistory | None = None,
 ) -> Reading | None:
-    """The reading that shows `device` at `instant` best, of `readings` or of all; None without any."""
+    """The reading that shows `device` at `instant` best, of `readings` or of all; None without any.
+
+    `history`: the device's segment events of the whole trace, where they were gathered already.
+    """
     chosen = trace.readings if readings is None else readings
     of_device = [reading for reading in chosen if reading.device == device]
     if not of_device:
         return None
-    curve = find_reserved_curve(trace, device)
+    curve = find_reserved_curve(trace, device, history)
     return choose_reading(of_device, place_readings(trace, device, curve), instant, curve)
 
 

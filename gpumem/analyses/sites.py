@@ -73,7 +73,7 @@ class SiteFinder:
         """The frame of each stack's site: innermost of the user's own, else innermost of Python; of C++ alone the
         backward function, else what called the allocator. NO_SITE for stack 0.
         """
-        left = np.unique(stacks[self._found[stacks] == _NOT_LOOKED_FOR])
+        left = _distinct(stacks[self._found[stacks] == _NOT_LOOKED_FOR], len(self._found))
         for rule in self._rules:
             if not len(left):
                 break
@@ -120,6 +120,13 @@ class _FrameRule:
 
     def is_one(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Of each frame row, whether it is one."""
-        for row in np.unique(rows[~self._is_judged[rows]]).tolist():
+        for row in _distinct(rows[~self._is_judged[rows]], len(self._is_judged)).tolist():
             self._is_one[row], self._is_judged[row] = self._judge(row), True
         return self._is_one[rows]
+
+
+def _distinct(rows: npt.NDArray[np.int64], row_count: int) -> npt.NDArray[np.intp]:
+    """The rows that there are, in order (np.unique sorts, and imports numpy.ma: 15 ms of a command's start)."""
+    is_one = np.zeros(row_count, np.bool_)
+    is_one[rows] = True
+    return np.flatnonzero(is_one)

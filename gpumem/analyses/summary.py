@@ -211,7 +211,7 @@ def _device_summary(
     process = [one.process_bytes for one in of_device if one.process_bytes is not None]
     free = [one.free_bytes for one in of_device if one.free_bytes is not None]
     heap_end, heap_peak = _heap_figures(trace, found, window) if known else (None, None)
-
+    history = found.segments if scan is not None and known and window == whole(trace) else None
     is_recorded = scan is not None or trace.meta.source is not TraceSource.NONE
 
     def figures(end_bytes: int, most: PeakLevel) -> EndAndPeak:
@@ -245,7 +245,7 @@ def _device_summary(
         ooms=[_oom_event(trace, event) for event in found.oom_events[:OOMS_DESCRIBED]],
         oom_verdict=explain_oom_event(trace, found.oom_events[0]) if found.oom_events else None,
         peak=peak,
-        nvml=find_reading(trace, DeviceOrdinal(facts.device), peak.instant, of_device)
+        nvml=find_reading(trace, DeviceOrdinal(facts.device), peak.instant, of_device, history)
         if is_recorded
         else max(of_device, key=lambda reading: reading.process_bytes or 0, default=None),
         nvml_end=max(of_device, key=lambda reading: reading.time_ns, default=None),

@@ -23,6 +23,7 @@ from gpumem.vocabulary import NO_DEVICE, Basis, BlockState, DeviceOrdinal, Event
 Bytes = npt.NDArray[np.int64]
 
 _KIND_CAPACITY = 256
+_VALUES_COMPARED = 16
 _PIECE_ROWS = 1 << 16
 _KEPT_BYTES = 8 << 20
 
@@ -150,7 +151,7 @@ def with_basis_bytes(trace: Trace, batch: EventBatch) -> tuple[EventBatch, Basis
 def split_by_device(batch: EventBatch, devices: Iterable[DeviceOrdinal] | None = None) -> Iterator[DeviceBatch]:
     """The batch device by device (those in `devices`, or all); marks belong to none."""
     device_column = batch["device"]
-    present = np.bincount(device_column, minlength=NO_DEVICE + 1)
+    present = count_values(device_column)
     for ordinal in np.flatnonzero(present[:NO_DEVICE]):
         device = DeviceOrdinal(int(ordinal))
         if devices is not None and device not in devices:
@@ -158,8 +159,24 @@ def split_by_device(batch: EventBatch, devices: Iterable[DeviceOrdinal] | None =
         alone = present[ordinal] + present[NO_DEVICE] == batch.count
         rows = None if alone else np.flatnonzero(device_column == ordinal)
         columns = batch.columns if rows is None else {name: values[rows] for name, values in batch.columns.items()}
-        counts = np.bincount(columns["kind"].astype(np.uint8, copy=False), minlength=_KIND_CAPACITY)
+        counts = count_values(columns["kind"])
         yield DeviceBatch(device, batch.first_event, int(counts.sum()), columns, rows, counts)
+
+
+def count_values(column: Column) -> npt.NDArray[np.int64]:
+    """How often a column of bytes holds each value from 0 to 255.
+
+    Columns hold few values, or two far apart, and comparing with each is two to four times as fast as np.bincount.
+    """
+    octets = column.astype(np.uint8, copy=False)
+    counts = np.zeros(256, np.int64)
+    if not len(octets):
+        return counts
+    least, most = int(octets.min()), int(octets.max())
+    values = range(least, most + 1) if most - least < _VALUES_COMPARED else (least, most)
+    for value in values:
+        counts[value] = np.count_nonzero(octets == value)
+    return counts if counts.sum() == len(octets) else np.bincount(octets, minlength=256)
 
 
 def merge_devices(batch: EventBatch, devices: Collection[DeviceOrdinal] | None) -> DeviceBatch:
@@ -169,7 +186,7 @@ def merge_devices(batch: EventBatch, devices: Collection[DeviceOrdinal] | None) 
     if devices is not None:
         rows = np.flatnonzero(np.isin(batch["device"], list(devices)))
         columns = {name: values[rows] for name, values in columns.items()}
-    counts = np.bincount(columns["kind"].astype(np.uint8, copy=False), minlength=_KIND_CAPACITY)
+    counts = count_values(columns["kind"])
     return DeviceBatch(DeviceOrdinal(NO_DEVICE), batch.first_event, int(counts.sum()), columns, rows, counts)
 
 

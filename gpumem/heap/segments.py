@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from gpumem.heap.levels import DeviceBatch
 from gpumem.heap.live import find_last_rows
@@ -75,16 +76,18 @@ class SegmentHistory:
 
     def at(self, event: EventIndex) -> list[Segment]:
         """The segments held after `event`, by address."""
-        names = (*SEGMENT_COLUMNS, "event")
-        columns = {
-            name: np.concatenate([np.zeros(0, np.int64), *(one[name] for one in self._pieces)]) for name in names
-        }
-        until = columns["event"] <= event
-        columns = {name: values[until].astype(np.uint64) for name, values in columns.items()}
+        found = self.columns()
+        until = found["event"] <= event
+        columns: dict[str, Column] = {name: values[until].astype(np.uint64) for name, values in found.items()}
         whole = [segment for segment in self._initial if not segment.expandable]
         ranges = [segment for segment in self._initial if segment.expandable]
         held = [*_whole_segments(self.device, whole, columns), *_expandable_segments(self.device, ranges, columns)]
         return sorted(held, key=lambda segment: segment.address)
+
+    def columns(self) -> dict[str, npt.NDArray[np.int64]]:
+        """The segment events so far, in order: SEGMENT_COLUMNS and `event`."""
+        names = (*SEGMENT_COLUMNS, "event")
+        return {name: np.concatenate([np.zeros(0, np.int64), *(one[name] for one in self._pieces)]) for name in names}
 
 
 def _segment_rows(trace: Trace, event: EventIndex) -> dict[str, Column]:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from gpumem.importers import open as importers_open
 from gpumem.importers.open import TraceFormat, find_format, find_trace, find_traces
-from gpumem.importers.pytorch_snapshot import read_pytorch_snapshot
-from gpumem.simulate.fill_snapshot import fill_snapshot
 from gpumem.trace.model import Trace
 
 
@@ -22,6 +20,9 @@ def open_trace(path: Path | str) -> Trace:
     """
     file = find_trace(Path(path))
     if find_format(file) is TraceFormat.PYTORCH_SNAPSHOT:
+        from gpumem.importers.pytorch_snapshot import read_pytorch_snapshot
+        from gpumem.simulate.fill_snapshot import fill_snapshot
+
         return fill_snapshot(read_pytorch_snapshot(file))
     return importers_open.open_trace(file)
 

@@ -168,8 +168,8 @@ def _ledger(
         card=card,
         heap=heap,
         findings=find_findings(
-            trace, components=components, unexplained_bytes=unexplained, card=card, heap=heap, reading=reading,
-            is_recorded=is_recorded, is_unused=not len(curve.events) and not curve.initial_bytes,
+            trace, facts.device, components=components, unexplained_bytes=unexplained, card=card, heap=heap,
+            reading=reading, is_recorded=is_recorded, is_unused=not len(curve.events) and not curve.initial_bytes,
         ),
     )  # fmt: skip
 

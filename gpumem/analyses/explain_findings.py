@@ -17,8 +17,8 @@ from gpumem.vocabulary import EventIndex, TraceSource
 UNLISTED_BYTES_LEAST = 64 << 20
 """Used bytes of no process that are worth a sentence: the driver's own are some 10 MiB a context."""
 GROWN_BYTES_LEAST = 1 << 20
-_NOTE_BEGINNING = "There are no NVML readings: "
-"""Of the recorder's note; what follows is the reason."""
+_NOTE_BEGINNINGS = ("There are no NVML readings: ", "There are no NVML readings of device {}: ")
+"""Of the recorder's notes on all devices, and on one; what follows is the reason."""
 
 
 class FindingCode(Enum):
@@ -60,6 +60,7 @@ class Finding:
 
 def find_findings(
     trace: Trace,
+    device: int,
     *,
     components: Sequence[Component],
     unexplained_bytes: int | None,
@@ -73,7 +74,7 @@ def find_findings(
     by_name = {one.name: one for one in components}
     found: list[Finding] = []
     if not {ComponentName.CUDA_CONTEXT, ComponentName.PROCESS_MEMORY} & by_name.keys():
-        found.append(_no_process_figure(trace, reading))
+        found.append(_no_process_figure(trace, device, reading))
     elif is_unused and is_recorded:
         held = by_name[ComponentName.CUDA_CONTEXT].held_bytes
         found.append(Finding(FindingCode.IDLE_CONTEXT, held + _bytes_of(by_name, ComponentName.OUTSIDE_ALLOCATOR)))
@@ -88,11 +89,12 @@ def find_findings(
     return found
 
 
-def _no_process_figure(trace: Trace, reading: Reading | None) -> Finding:
+def _no_process_figure(trace: Trace, device: int, reading: Reading | None) -> Finding:
     reason = None if reading is None else reading.unavailable.get("process_bytes")
     if reason is None:
-        reason = next((note for note in trace.meta.notes if "NVML" in note), None)
-        reason = None if reason is None else reason.removeprefix(_NOTE_BEGINNING).rstrip(".")
+        beginnings = [beginning.format(device) for beginning in _NOTE_BEGINNINGS]
+        told = ((note, one) for note in trace.meta.notes for one in beginnings if note.startswith(one))
+        reason = next((note.removeprefix(beginning).rstrip(".") for note, beginning in told), None)
     return Finding(FindingCode.NO_PROCESS_FIGURE, reason=reason, source=trace.meta.source)
 
 

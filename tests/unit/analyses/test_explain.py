@@ -23,7 +23,7 @@ from gpumem.analyses.ledger_parts import Component, ComponentName, Evidence
 from gpumem.heap.instants import find_instant
 from gpumem.simulate.opening import open_trace
 from gpumem.trace.model import Frame, Trace
-from gpumem.trace.moments import End, Peak, parse_moment
+from gpumem.trace.moments import AtEvent, End, Peak, parse_moment
 from gpumem.vocabulary import DeviceOrdinal, TraceSource
 from trace_builder import GiB, MiB, TraceBuilder
 
@@ -412,3 +412,17 @@ def test_out_of_memory_leaves_nothing_to_release_and_names_who_pins_the_gaps() -
     assert (pinned.held_bytes, pinned.count) == (334 * MiB, 15)
     assert [site.function for one in pinned.pinned[:2] if (site := one.largest_site)] == ["serve", "encode"]
     assert parts(ledger)["outside_allocator"] == 158 * MiB
+
+
+def test_missing_readings_of_one_device_are_the_reason_there_alone() -> None:
+    notes = ("NVML is mentioned.", "There are no NVML readings of device 1: NVML lists no device of UUID MIG-b.")
+    builder = TraceBuilder(block_bytes_known=True, notes=notes).segment(20 * MiB).alloc("a", MiB)
+    builder.on(device=1).segment(20 * MiB).alloc("b", MiB)
+    trace = builder.build()
+    reasons = [
+        finding.reason
+        for ledger in sorted(find_explanation(trace, AtEvent(3)).ledgers, key=lambda one: one.facts.device)
+        for finding in ledger.findings
+        if finding.code is FindingCode.NO_PROCESS_FIGURE
+    ]
+    assert reasons == [None, "NVML lists no device of UUID MIG-b"]

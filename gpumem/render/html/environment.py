@@ -47,8 +47,9 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
     for facts in meta.devices:
         yield f"Device {facts.device}", _device(facts)
     yield "Lost", counted(meta.records_lost, "event") if meta.records_lost else "nothing"
-    yield "Call stacks", foreign_line(meta.stacks_off) if meta.stacks_off else "recorded"
-    yield "Block sizes", _block_sizes(summary)
+    if any(device.is_recorded for device in summary.devices):
+        yield "Call stacks", foreign_line(meta.stacks_off) if meta.stacks_off else "recorded"
+        yield "Block sizes", _block_sizes(summary)
     if meta.history_truncated:
         yield "Begins", "in mid-run: what was before is not recorded"
     if meta.produced_by:

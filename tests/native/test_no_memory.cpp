@@ -37,22 +37,23 @@ void* take_memory(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-void* operator new(std::size_t bytes) {
+// Not inlined, or the compiler sees that what they take and give is not its own and warns.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   return take_memory(bytes, alignof(std::max_align_t));
 }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return take_memory(bytes, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* taken) noexcept {
+[[gnu::noinline]] void operator delete(void* taken) noexcept {
   std::free(taken);
 }
-void operator delete(void* taken, std::size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* taken, std::size_t) noexcept {
   std::free(taken);
 }
-void operator delete(void* taken, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* taken, std::align_val_t) noexcept {
   std::free(taken);
 }
-void operator delete(void* taken, std::size_t, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* taken, std::size_t, std::align_val_t) noexcept {
   std::free(taken);
 }
 

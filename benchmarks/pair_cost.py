@@ -1,17 +1,17 @@
-"""Measures what the core takes for a recorded alloc+free pair, by stack depth, and what of it the parts take.
+"""Measures what the core takes for a recorded alloc+free pair, by stack depth, and how work between events raises it.
 
 usage: python benchmarks/pair_cost.py      (needs a C++ compiler)
 
-A pair is three events, as PyTorch's tracker hands them over. "cold" is with 48 KiB of other memory written before the
-alloc and before the free, as a program's own work would; the loop without events is subtracted. The last row has a pair
-below each of many stacks in turn, as a training step has them, and a line of its own says what it costs where the work
-between takes a MiB and more: then the interpreter's frames come from the caches' far levels.
+A pair is three events, as PyTorch's tracker hands them over, each call timed by itself; what the timing takes is
+subtracted. "warm" has nothing between the events. The other columns have other code and other memory run before the
+alloc and before the free, a few lines in each of so many pages of both, as a program's own work would: first the nearest
+caches and translations no longer hold what the recorder needs, then none of the core's own do. The last row has a pair
+below each of many stacks in turn, as a training step has them.
 """
 
 from __future__ import annotations
 
 import ctypes
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,45 +25,49 @@ from walker import call_at_depth
 from gpumem import abi
 
 DEPTHS = (8, 23, 63)
-PAIRS = 1_000
-LOOPS = 400
-COLD_BYTES = 48 << 10
-FAR_BYTES = (1 << 20, 4 << 20)
+OTHER_PAGES = (0, 64, 512, 2048)
+PAIRS = {0: 2_000, 64: 400, 512: 100, 2048: 25}
+LOOPS = 41
 STACKS = 200
-ROUNDS = 60
+ROUNDS = 45
 WARM_ROUNDS = 5
 
-Measure = Callable[[bool, int], float]
-"""(recorded, other bytes) -> nanoseconds a pair, best of LOOPS."""
+Measure = Callable[[bool, int, int], float]
+"""(recorded, pairs, other pages) -> nanoseconds a pair, the timing's own included."""
 
 
-def build_measure(folder: Path) -> Callable[[int, int], Measure]:
-    """(loops, pairs) -> the best of so many loops of so many pairs."""
+def build_measure(folder: Path) -> Measure:
+    """The loop in C++, built and loaded."""
     library = folder / "pair_cost.so"
     source = Path(__file__).with_suffix(".cpp")
     include = Path(__file__).parents[1] / "gpumem" / "native" / "include"
     subprocess.run(["c++", "-O2", "-shared", "-fPIC", f"-I{include}", source, "-o", library], check=True)
-    measure = ctypes.CDLL(str(library)).nanoseconds_per_pair
-    measure.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]
-    measure.restype = ctypes.c_double
+    loaded = ctypes.CDLL(str(library))
+    loaded.ticks_per_ns.restype = ctypes.c_double
+    ticks_per_ns = loaded.ticks_per_ns()
+    loaded.ticks_per_pair.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]
+    loaded.ticks_per_pair.restype = ctypes.c_double
     record = abi.function_address("gm_record_event")
 
-    def measure_loops(loops: int, pairs: int) -> Measure:
-        def measure_once(recorded: bool, other: int) -> float:
-            nanoseconds: float = measure(record if recorded else None, pairs, other)
-            return nanoseconds
+    def measure(recorded: bool, pairs: int, other_pages: int) -> float:
+        ticks: float = loaded.ticks_per_pair(record if recorded else None, pairs, other_pages)
+        return ticks / ticks_per_ns
 
-        if loops == 1:
-            return measure_once
-        return lambda recorded, other: min(measure_once(recorded, other) for _ in range(loops))
-
-    return measure_loops
+    return measure
 
 
-def measure_in_turn(measure: Measure, depth: int, other_bytes: Sequence[int]) -> list[float]:
-    """Nanoseconds of a pair below STACKS stacks, each called once a round, by the other memory written before; the
-    median of ROUNDS.
-    """
+def measure_pair(measure: Measure) -> list[float]:
+    """Nanoseconds of a pair by OTHER_PAGES: the best of LOOPS loops, less the best of as many of calls of nothing."""
+    costs = []
+    for other in OTHER_PAGES:
+        loops = [[measure(recorded, PAIRS[other], other) for recorded in (True, False)] for _ in range(LOOPS)]
+        recorded, nothing = (min(column) for column in zip(*loops, strict=True))
+        costs.append(recorded - nothing)
+    return costs
+
+
+def measure_in_turn(measure: Measure, depth: int) -> list[float]:
+    """The same below STACKS stacks, each called once a round; the best of ROUNDS."""
 
     def in_turn(recorded: bool, other: int) -> float:
         def call_all() -> float:
@@ -72,14 +76,14 @@ def measure_in_turn(measure: Measure, depth: int, other_bytes: Sequence[int]) ->
             for _ in range(ROUNDS):
                 nanoseconds = 0.0
                 for call in calls:
-                    nanoseconds += call(lambda: measure(recorded, other))
+                    nanoseconds += call(lambda: measure(recorded, 1, other))
                 rounds.append(nanoseconds)
-            return statistics.median(rounds[WARM_ROUNDS:]) / STACKS
+            return min(rounds[WARM_ROUNDS:]) / STACKS
 
         return call_at_depth(depth, call_all)
 
     calls = [make_caller(number) for number in range(STACKS)]
-    return [in_turn(True, other) - in_turn(False, other) for other in other_bytes]
+    return [in_turn(True, other) - in_turn(False, other) for other in OTHER_PAGES]
 
 
 def make_caller(number: int) -> Callable[[Callable[[], float]], float]:
@@ -90,10 +94,8 @@ def make_caller(number: int) -> Callable[[Callable[[], float]], float]:
     return names["outer"]
 
 
-def measure_pair(measure: Measure) -> tuple[float, float]:
-    """Nanoseconds of a warm and of a cold pair."""
-    warm, cold = (measure(True, other) - measure(False, other) for other in (0, COLD_BYTES))
-    return warm, cold
+def render_row(label: str, costs: Sequence[float]) -> str:
+    return f"{label:<20}" + "".join(f"{cost:>10.0f}" for cost in costs)
 
 
 def main() -> int:
@@ -103,25 +105,19 @@ def main() -> int:
         return 3
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        build = build_measure(folder)
-        measure = build(LOOPS, PAIRS)
-        print(f"CPython {sys.version.split()[0]}, ns per alloc+free pair, best of {LOOPS} x {PAIRS}")
-        print(f"{'':<20}{'warm':>8}{'cold':>8}")
+        measure = build_measure(folder)
+        print(f"CPython {sys.version.split()[0]}, ns per alloc+free pair, by pages of other code and memory between events")
+        print(f"{'':<20}{'warm':>10}" + "".join(f"{other:>10}" for other in OTHER_PAGES[1:]))
         for stacks in (False, True):
             abi.start_recording(folder / f"pairs_{stacks}.gpumem.journal", run_id=bytes(16), stacks=stacks)
             for depth in DEPTHS if stacks else DEPTHS[:1]:
                 present = len(abi.walk_current_stack()) - 1
-                warm, cold = call_at_depth(depth - present - 1, lambda: measure_pair(measure))
-                label = f"with stacks {depth} deep" if stacks else "without stacks"
-                print(f"{label:<20}{warm:>8.0f}{cold:>8.0f}")
+                costs = call_at_depth(depth - present - 1, lambda: measure_pair(measure))
+                print(render_row(f"with stacks {depth} deep" if stacks else "without stacks", costs), flush=True)
             if stacks:
-                warm, cold, *far = measure_in_turn(build(1, 1), DEPTHS[1], (0, COLD_BYTES, *FAR_BYTES))
-                print(f"{f'{STACKS} stacks in turn':<20}{warm:>8.0f}{cold:>8.0f}")
-                at = (f"{cost:.0f} after {other >> 20} MiB" for cost, other in zip(far, FAR_BYTES, strict=True))
-                print(f"{'':<20}{', '.join(at)}")
+                print(render_row(f"{STACKS} stacks in turn", measure_in_turn(measure, DEPTHS[1])), flush=True)
             abi.set_events_enabled(False)
-            warm, cold = measure_pair(measure)
-            print(f"{'switched off':<20}{warm:>8.0f}{cold:>8.0f}")
+            print(render_row("switched off", measure_pair(measure)), flush=True)
             abi.stop_recording("exit")
     return 0
 

@@ -1,6 +1,7 @@
-// GM_CHECK: our own bugs end the process with a sentence; the world's failures are gm_status values.
+// GM_CHECK: our own bugs end the process with a sentence; the world's failures are gm_status values. GM_LIKELY and
+// GM_UNLIKELY: what the compiler is to lay in the straight line of an event's code, and what out of it.
 //
-// Owns: the one macro. Must not know: anything else.
+// Owns: these macros. Must not know: anything else.
 #pragma once
 
 #include <cstdio>
@@ -13,3 +14,6 @@
       std::abort();                                                                                  \
     }                                                                                                \
   } while (false)
+
+#define GM_LIKELY(condition) __builtin_expect(static_cast<bool>(condition), 1)
+#define GM_UNLIKELY(condition) __builtin_expect(static_cast<bool>(condition), 0)

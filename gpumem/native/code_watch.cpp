@@ -7,15 +7,15 @@
 
 namespace gpumem {
 
-std::atomic<uint64_t> g_code_generation{0};
-
 namespace {
+
+std::atomic<uint64_t>* g_generation = nullptr;  // set once, before the watcher is CPython's to call
 
 constexpr int kCodeDestroyed = 1;  // CPython's PY_CODE_EVENT_DESTROY
 
 // Called with the interpreter lock, at the start of a code object's end.
 int count_destroyed(int event, void*) {
-  if (event == kCodeDestroyed) g_code_generation.fetch_add(1, std::memory_order_release);
+  if (event == kCodeDestroyed) g_generation->fetch_add(1, std::memory_order_release);
   return 0;
 }
 
@@ -29,15 +29,16 @@ bool find_function(const char* name, Function* function) {
 
 }  // namespace
 
-bool watch_code() {
+bool watch_code(std::atomic<uint64_t>* generation) {
   int (*add_watcher)(int (*)(int, void*)) = nullptr;
   void (*clear_error)() = nullptr;
   if (!find_function("PyCode_AddWatcher", &add_watcher) || !find_function("PyErr_Clear", &clear_error)) return false;
+  g_generation = generation;
   if (add_watcher(count_destroyed) < 0) {
     clear_error();
     return false;
   }
-  g_code_generation.fetch_add(1, std::memory_order_release);
+  generation->fetch_add(1, std::memory_order_release);
   return true;
 }
 

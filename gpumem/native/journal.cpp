@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -36,7 +37,7 @@ gm_status Journal::append(const gm_record& record, uint64_t* position) {
   RecordPlace place;
   const gm_status status = take(&place);
   if (status != GM_OK) return status;
-  std::memcpy(record_at(place), &record, offsetof(gm_record, commit));
+  std::memcpy(place.record, &record, offsetof(gm_record, commit));
   if (position) *position = directory_[place.window].first_record + place.slot;
   commit(place);
   return GM_OK;
@@ -44,14 +45,15 @@ gm_status Journal::append(const gm_record& record, uint64_t* position) {
 
 // `place` is in a window that has no slot left.
 gm_status Journal::take_in_next_window(RecordPlace* place) {
+  uint64_t slot;
   do {
     const gm_status turned = turn_window(place->window);
     if (turned != GM_OK) return turned;
-    place->window = current_.load(std::memory_order_acquire);
-    if (place->window == kNoWindow) return stopped_status();
-    const uint64_t slot = directory_[place->window].taken.fetch_add(1, std::memory_order_relaxed);
-    place->slot = static_cast<uint32_t>(slot < kRecordsPerWindow ? slot : kRecordsPerWindow);
-  } while (place->slot == kRecordsPerWindow);
+    const WindowInUse current = current_.load(std::memory_order_acquire);
+    if (current.is_none()) return stopped_status();
+    slot = directory_[current.window()].taken.fetch_add(1, std::memory_order_relaxed);
+    *place = {current.window(), static_cast<uint32_t>(slot), current.records() + slot};
+  } while (slot >= kRecordsPerWindow);
   return GM_OK;
 }
 
@@ -66,14 +68,6 @@ bool Journal::find_committed(uint32_t window) {
   return known == slots;
 }
 
-// Asked after find_committed: by then every hold on a record of the window is to be seen.
-bool Journal::is_held(uint32_t window) const {
-  for (const RecordHold* hold = holds_; hold != holds_ + hold_count_; ++hold) {
-    if (hold->is_in(window)) return true;
-  }
-  return false;
-}
-
 void Journal::set_full(uint32_t window) {
   directory_[window].committed.store(kRecordsPerWindow, std::memory_order_relaxed);
   directory_[window].state.store(static_cast<uint32_t>(WindowState::Full), std::memory_order_release);
@@ -82,13 +76,14 @@ void Journal::set_full(uint32_t window) {
 // Makes the prepared window current; reserves one itself where the helper is late.
 gm_status Journal::turn_window(uint32_t full_window) {
   const std::lock_guard<std::mutex> lock(grow_mutex_);
-  if (current_.load(std::memory_order_relaxed) != full_window) return GM_OK;
+  const WindowInUse current = current_.load(std::memory_order_relaxed);
+  if (current.is_none() || current.window() != full_window) return GM_OK;
   if (prepared_ == kNoWindow) {
     const gm_status status = reserve_record_window(&prepared_);
     if (status != GM_OK) return stop_by_itself(status);
   }
   directory_[prepared_].state.store(static_cast<uint32_t>(WindowState::Open), std::memory_order_release);
-  current_.store(prepared_, std::memory_order_release);
+  current_.store({prepared_, windows_[prepared_].records}, std::memory_order_release);
   prepared_ = kNoWindow;
   return GM_OK;
 }
@@ -98,7 +93,7 @@ gm_status Journal::stop_by_itself(gm_status status) {
   errno_value_.store(errno, std::memory_order_relaxed);
   status_.store(status, std::memory_order_release);
   record_count_at_stop_.store(record_count(), std::memory_order_relaxed);
-  current_.store(kNoWindow, std::memory_order_release);
+  current_.store({}, std::memory_order_release);
   return status;
 }
 
@@ -108,10 +103,10 @@ gm_status Journal::stopped_status() const {
 }
 
 uint64_t Journal::record_count() const {
-  const uint32_t window = current_.load(std::memory_order_acquire);
-  if (window == kNoWindow) return record_count_at_stop_.load(std::memory_order_relaxed);
-  const uint64_t taken = directory_[window].taken.load(std::memory_order_relaxed);
-  return directory_[window].first_record + (taken < kRecordsPerWindow ? taken : kRecordsPerWindow);
+  const WindowInUse current = current_.load(std::memory_order_acquire);
+  if (current.is_none()) return record_count_at_stop_.load(std::memory_order_relaxed);
+  const WindowEntry& entry = directory_[current.window()];
+  return entry.first_record + std::min(entry.taken.load(std::memory_order_relaxed), kRecordsPerWindow);
 }
 
 // ---- entries ----
@@ -175,7 +170,7 @@ void Journal::close(const char* ended_by) {
   {
     const std::lock_guard<std::mutex> lock(grow_mutex_);
     record_count_at_stop_.store(record_count(), std::memory_order_relaxed);
-    current_.store(kNoWindow, std::memory_order_seq_cst);
+    current_.store({}, std::memory_order_seq_cst);
   }
   wait_for_appends();
   detach_windows();
@@ -232,7 +227,7 @@ void Journal::detach_head() {
 
 void Journal::abandon() {
   if (is_closed_.exchange(true)) return;
-  current_.store(kNoWindow, std::memory_order_relaxed);
+  current_.store({}, std::memory_order_relaxed);
   for (uint32_t window = first_mapped_; window < window_count_; ++window) {
     if (windows_[window].records) ::munmap(windows_[window].records, kRecordWindowBytes);
     windows_[window].records = nullptr;

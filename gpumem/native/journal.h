@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "check.h"
 #include "gpumem.h"
 #include "journal_file.h"
 #include "journal_format.h"
@@ -20,45 +21,67 @@ namespace gpumem {
 
 constexpr uint64_t kRecordsPerWindow = kRecordWindowBytes / sizeof(gm_record);
 
-// A record's place: window of the directory and slot in it.
+// A record's place: window of the directory and slot in it, and where that lies in memory.
 struct RecordPlace {
-  uint32_t window;  // directory index
-  uint32_t slot;    // within the window
+  uint32_t window;    // directory index
+  uint32_t slot;      // within the window
+  gm_record* record;  // in the window's mapping
 };
 
 // What one source of records, whose calls come one at a time, may still change in place: the record it holds open.
-// Stores alone, no locked instruction: nobody else writes here. On a cache line of its own.
-class alignas(64) RecordHold {
+// Stores alone, no locked instruction: nobody else writes here.
+class RecordHold {
  public:
   // Before the record is committed: whoever finds all of a window committed then finds this, or what came after it.
   // Whoever finds this has seen the last change of the record held before, though another thread may have made it.
   void open(RecordPlace place) {
-    place_.store(kIsOpen | static_cast<uint64_t>(place.window) << 32 | place.slot, std::memory_order_release);
+    record_ = place.record;
+    window_.store(kIsOpen | place.window, std::memory_order_release);
   }
   // After the last change of the record.
-  void let_go() { place_.store(0, std::memory_order_release); }
-  // The source's own question. False when it holds nothing.
-  bool find(RecordPlace* place) const {
-    const uint64_t held = place_.load(std::memory_order_relaxed);
-    *place = {static_cast<uint32_t>((held & ~kIsOpen) >> 32), static_cast<uint32_t>(held)};
-    return held != 0;
-  }
+  void let_go() { window_.store(0, std::memory_order_release); }
+  // The source's own question. Null when it holds nothing.
+  gm_record* find() const { return window_.load(std::memory_order_relaxed) == 0 ? nullptr : record_; }
   // Anybody's question.
-  bool is_in(uint32_t window) const { return place_.load(std::memory_order_acquire) >> 32 == (kIsOpen >> 32 | window); }
+  bool is_in(uint32_t window) const { return window_.load(std::memory_order_acquire) == (kIsOpen | window); }
 
  private:
   static constexpr uint64_t kIsOpen = 1ull << 63;
 
-  std::atomic<uint64_t> place_{0};  // window << 32 | slot with kIsOpen; 0: none
+  std::atomic<uint64_t> window_{0};  // directory index with kIsOpen; 0: none
+  gm_record* record_ = nullptr;      // the record, while one is held; its window stays mapped so long
 };
+
+// The record window that takes slots: which it is and where it is mapped, in one word, so that both are of one window.
+// A mapping starts on a page and lies below 2^60: the address has room for the directory index.
+class WindowInUse {
+ public:
+  WindowInUse() = default;  // none
+  WindowInUse(uint32_t window, gm_record* records)
+      : word_(reinterpret_cast<uintptr_t>(records) | (window & kLowBits) | static_cast<uint64_t>(window) >> 12 << 60) {
+    GM_CHECK(this->window() == window && this->records() == records);
+  }
+  bool is_none() const { return word_ == 0; }
+  uint32_t window() const { return static_cast<uint32_t>((word_ & kLowBits) | word_ >> 60 << 12); }
+  gm_record* records() const { return reinterpret_cast<gm_record*>(word_ & ~(kLowBits | 0xfull << 60)); }
+
+ private:
+  static constexpr uint64_t kLowBits = 0xfff;
+
+  uint64_t word_ = 0;
+};
+static_assert(kWindowCapacity <= 1 << 16);
+
+// Whether a committed record of the window is still to be changed in place.
+using HoldQuestion = bool (*)(const void* holder, uint32_t window);
 
 // All appends may come from any number of threads at once. Appending to a journal that has stopped (disk full,
 // closed) does nothing but return the status; a Journal must not be destroyed while a thread may still append.
 class Journal {
  public:
   Journal() = default;
-  // `holds` are those of whoever changes committed records in place; they live as long as the journal.
-  Journal(const RecordHold* holds, uint32_t hold_count) : holds_(holds), hold_count_(hold_count) {}
+  // `holder` may change committed records in place and is asked of which windows; it lives as long as the journal.
+  Journal(HoldQuestion is_held, const void* holder) : is_held_(is_held), holder_(holder) {}
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -74,21 +97,19 @@ class Journal {
   // counts commits, the helper thread looks for them once all slots are taken. A window with a record that is held open
   // cannot become FULL, so that such a record may be changed in place although it is committed.
   gm_status take(RecordPlace* place) {
-    const uint32_t window = current_.load(std::memory_order_acquire);
-    if (window == kNoWindow) return stopped_status();
-    const uint64_t slot = directory_[window].taken.fetch_add(1, std::memory_order_relaxed);
-    *place = {window, static_cast<uint32_t>(slot)};
-    return slot < kRecordsPerWindow ? static_cast<gm_status>(GM_OK) : take_in_next_window(place);
+    const WindowInUse current = current_.load(std::memory_order_acquire);
+    if (GM_UNLIKELY(current.is_none())) return stopped_status();
+    const uint64_t slot = directory_[current.window()].taken.fetch_add(1, std::memory_order_relaxed);
+    *place = {current.window(), static_cast<uint32_t>(slot), current.records() + slot};
+    return GM_LIKELY(slot < kRecordsPerWindow) ? static_cast<gm_status>(GM_OK) : take_in_next_window(place);
   }
-  gm_record* record_at(RecordPlace place) { return windows_[place.window].records + place.slot; }
   void commit(RecordPlace place) {
-    gm_record* record = record_at(place);
     const uint64_t position = directory_[place.window].first_record + place.slot;
     const uint32_t commit = static_cast<uint32_t>(position & 0x7fffffff) + 1;
-    __atomic_store_n(&record->commit, commit, __ATOMIC_RELEASE);
+    __atomic_store_n(&place.record->commit, commit, __ATOMIC_RELEASE);
     // Memory never written comes slowly, and the next locked instruction would wait for it.
-    __builtin_prefetch(record + kRecordsAhead, 1);
-    if ((place.slot + 1) % kWakeSlots == 0) wake_helper();
+    __builtin_prefetch(place.record + kRecordsAhead, 1);
+    if (GM_UNLIKELY((place.slot + 1) % kWakeSlots == 0)) wake_helper();
   }
 
   // Appends one entry; it is readable once the call has returned.
@@ -100,11 +121,11 @@ class Journal {
   void abandon();
 
   // False once the journal stopped (disk full, closed) or before create.
-  bool is_open() const { return current_.load(std::memory_order_relaxed) != kNoWindow; }
+  bool is_open() const { return !current_.load(std::memory_order_relaxed).is_none(); }
   // GM_OK, or why the journal stopped by itself.
   gm_status status() const { return status_.load(std::memory_order_acquire); }
   // What an append returns once the journal is not open.
-  gm_status stopped_status() const;
+  [[gnu::cold]] gm_status stopped_status() const;
   int32_t errno_value() const { return errno_value_.load(std::memory_order_acquire); }
   uint64_t record_count() const;
   uint64_t reserved_bytes() const { return end_offset_.load(std::memory_order_relaxed); }
@@ -133,9 +154,8 @@ class Journal {
   gm_status reserve_window(WindowKind kind, uint64_t bytes, uint32_t* window, void** mapping);
   gm_status reserve_record_window(uint32_t* window);
 
-  gm_status take_in_next_window(RecordPlace* place);
+  [[gnu::cold]] gm_status take_in_next_window(RecordPlace* place);
   bool find_committed(uint32_t window);
-  bool is_held(uint32_t window) const;
   void set_full(uint32_t window);
   gm_status turn_window(uint32_t full_window);
   gm_status stop_by_itself(gm_status status);
@@ -145,7 +165,7 @@ class Journal {
 
   void start_helper();
   void stop_helper();
-  void wake_helper();
+  [[gnu::cold]] void wake_helper();
   void run_helper();
   void prepare_next_window();
   void touch_ahead();
@@ -159,20 +179,20 @@ class Journal {
   void detach_head();
 
   // What every record needs, side by side.
-  WindowEntry* directory_ = nullptr;          // behind the header
-  Window* windows_ = nullptr;                 // one per directory entry
-  std::atomic<uint32_t> current_{kNoWindow};  // the record window that takes slots
-  bool has_helper_ = false;                   // set once, in create
+  WindowEntry* directory_ = nullptr;    // behind the header
+  std::atomic<WindowInUse> current_{};  // none before create and once the journal stopped
+  bool has_helper_ = false;             // set once, in create
 
-  const RecordHold* holds_ = nullptr;  // of whoever changes records in place
-  uint32_t hold_count_ = 0;            // of them
-  std::string path_;                   // as given to create
-  int fd_ = -1;                        // the file
-  FileIdentity identity_ = {0, 0};     // what fd_ has to be
-  uint64_t page_bytes_ = 0;            // of this machine
-  uint64_t head_bytes_ = 0;            // header and directory
-  Header* header_ = nullptr;           // mapping of head_bytes_
-  std::atomic<bool> is_closed_{true};  // before create and after close
+  Window* windows_ = nullptr;                                           // one per directory entry
+  HoldQuestion is_held_ = [](const void*, uint32_t) { return false; };  // of whoever changes records in place
+  const void* holder_ = nullptr;                                        // it
+  std::string path_;                                                    // as given to create
+  int fd_ = -1;                                                         // the file
+  FileIdentity identity_ = {0, 0};                                      // what fd_ has to be
+  uint64_t page_bytes_ = 0;                                             // of this machine
+  uint64_t head_bytes_ = 0;                                             // header and directory
+  Header* header_ = nullptr;                                            // mapping of head_bytes_
+  std::atomic<bool> is_closed_{true};                                   // before create and after close
 
   std::atomic<gm_status> status_{GM_OK};           // why the journal stopped by itself
   std::atomic<int32_t> errno_value_{0};            // errno behind status_

@@ -86,7 +86,7 @@ gm_status Journal::prepare_file(const uint8_t* run_id) {
   if (status != GM_OK) return status;
   write_header(run_id);
   directory_[first].state.store(static_cast<uint32_t>(WindowState::Open), std::memory_order_release);
-  current_.store(first, std::memory_order_release);
+  current_.store({first, windows_[first].records}, std::memory_order_release);
   return GM_OK;
 }
 
@@ -214,21 +214,22 @@ void Journal::run_helper() {
 void Journal::prepare_next_window() {
   uint32_t window;
   const std::lock_guard<std::mutex> lock(grow_mutex_);
-  const uint32_t current = current_.load(std::memory_order_relaxed);
-  if (current == kNoWindow || prepared_ != kNoWindow) return;
-  if (directory_[current].taken.load(std::memory_order_relaxed) < kPrepareSlots) return;
+  const WindowInUse current = current_.load(std::memory_order_relaxed);
+  if (current.is_none() || prepared_ != kNoWindow) return;
+  if (directory_[current.window()].taken.load(std::memory_order_relaxed) < kPrepareSlots) return;
   if (reserve_record_window(&window) == GM_OK) prepared_ = window;
 }
 
 void Journal::touch_ahead() {
-  uint32_t current, prepared;
+  WindowInUse current;
+  uint32_t prepared;
   {
     const std::lock_guard<std::mutex> lock(grow_mutex_);
     current = current_.load(std::memory_order_relaxed);
     prepared = prepared_;
   }
-  if (current == kNoWindow) return;
-  touch_slots(current);
+  if (current.is_none()) return;
+  touch_slots(current.window());
   if (prepared != kNoWindow) touch_slots(prepared);
 }
 
@@ -259,7 +260,8 @@ bool Journal::fill_windows() {
         directory_[window].state.load(std::memory_order_relaxed) == static_cast<uint32_t>(WindowState::Open);
     if (!windows_[window].records || !is_open) continue;
     if (directory_[window].taken.load(std::memory_order_relaxed) < kRecordsPerWindow) continue;
-    if (find_committed(window) && !is_held(window)) {
+    // In this order: once all of a window is committed every hold on a record of it is to be seen.
+    if (find_committed(window) && !is_held_(holder_, window)) {
       set_full(window);
     } else {
       are_all_full = false;

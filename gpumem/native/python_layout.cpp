@@ -1,6 +1,8 @@
 #include "python_layout.h"
 
 #include <dlfcn.h>
+#include <limits.h>
+#include <pthread.h>
 
 #include <cstdio>
 
@@ -33,6 +35,8 @@ enum DebugWord {
   kCookie = 0,
   kVersion = 1,
   kFreeThreaded = 2,
+  kRuntimeFinalizing = 4,
+  kRuntimeInterpreterHead = 5,
   kThreadInterpreter = 22,
   kThreadFrame = 23,
   kFramePrevious = 29,
@@ -56,6 +60,11 @@ constexpr char kDebugCookie[] = "xdebugpy";
 constexpr uint32_t kFirstTraceableBeforeStart = 16;
 constexpr uint32_t kVersionAfterFirstLine = 24;
 constexpr uint32_t kCompactAfterAscii = 16;
+constexpr uint32_t kInitializedBeforeFinalizing = 8;
+
+// Of _PyRuntime: measured against 3.11.7 and 3.12.1.
+constexpr uint32_t kInitialized = 16;
+constexpr uint32_t kInterpreterHead = 40;
 
 constexpr uint32_t kObjectType = 8;  // any object: its type, in builds that trace no references
 
@@ -150,6 +159,17 @@ bool is_layout_plausible(const Python& python, const PythonLayout& layout) {
   return load<const char*>(state, layout.thread_interpreter) == find_interpreter(state);
 }
 
+// False where several keys hold the thread's state: other software keeps it too, and need not keep it up to date.
+bool find_state_key(const char* state, uint32_t* key) {
+  uint32_t count = 0;
+  for (uint32_t candidate = 0; candidate < PTHREAD_KEYS_MAX; ++candidate) {
+    if (::pthread_getspecific(candidate) != state) continue;
+    *key = candidate;
+    ++count;
+  }
+  return count == 1;
+}
+
 bool has_type(const char* object, const char* type_symbol) {
   const char* type = nullptr;
   return object != nullptr && find_symbol(type_symbol, &type) && load<const char*>(object, kObjectType) == type;
@@ -209,6 +229,21 @@ gm_status find_python(Python* python, PythonLayout* layout, char* reason, size_t
     return refuse(reason, capacity, "Stacks are off: this Python's thread state is laid out in an unknown way.");
   }
   return GM_OK;
+}
+
+PythonAnswers find_answers(const Python& python) {
+  const unsigned long* version = nullptr;
+  const char* runtime = nullptr;
+  const char* state = python.find_thread_state();
+  if (!find_symbol("Py_Version", &version) || !find_symbol("_PyRuntime", &runtime) || state == nullptr) return {};
+  PythonAnswers answers = {runtime, kInitialized, kInterpreterHead, 0};
+  if (*version >= 0x030d0000) {
+    answers.initialized = load<uint32_t>(runtime, kRuntimeFinalizing * sizeof(uint64_t)) - kInitializedBeforeFinalizing;
+    answers.interpreter_head = load<uint32_t>(runtime, kRuntimeInterpreterHead * sizeof(uint64_t));
+  }
+  const bool is_as_laid_out = load<int>(runtime, answers.initialized) == python.is_initialized() &&
+                              load<const char*>(runtime, answers.interpreter_head) == python.find_interpreter_head();
+  return is_as_laid_out && find_state_key(state, &answers.state_key) ? answers : PythonAnswers{};
 }
 
 bool is_code_as_laid_out(const PythonLayout& layout, const char* code) {

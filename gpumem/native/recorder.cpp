@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "check.h"
 #include "segment_signal.h"
 #include "session.h"
 #include "thread_state.h"
@@ -24,10 +25,9 @@ bool is_segment_event(uint8_t kind) {
 
 // Turns the lane's open free_requested into a free where `event` is its completion. Either way nothing is open after
 // that: the lane's next event has come.
-bool complete_open_free(Session* session, RecordHold* open_free, const gm_event& event) {
-  RecordPlace place;
-  if (!open_free->find(&place)) return false;
-  gm_record* record = session->journal.record_at(place);
+bool complete_open_free(RecordHold* open_free, const gm_event& event) {
+  gm_record* record = open_free->find();
+  if (GM_LIKELY(record == nullptr)) return false;
   const bool is_completed = event.kind == GM_FREE_COMPLETED && record->address == event.address;
   if (is_completed) {
     const auto flags = static_cast<uint16_t>(record->flags | event.flags);
@@ -40,15 +40,16 @@ bool complete_open_free(Session* session, RecordHold* open_free, const gm_event&
 
 gm_status append_event(Session* session, RecordHold* open_free, const gm_event& event) {
   ThreadState& thread = thread_state(session);
-  const uint32_t stack =
-      session->has_stacks ? gpumem::intern_current_stack(session->intern, session->walker_caches, thread.chains) : 0;
+  const uint32_t stack = GM_LIKELY(session->has_stacks)
+                             ? gpumem::intern_current_stack(session->intern, session->walker_caches, thread.chains)
+                             : 0;
   const uint16_t stream = thread.stream_ordinal(session, event.device, event.stream);
   const uint16_t pool = thread.pool_ordinal(session, event.pool_first, event.pool_second);
   const uint64_t time_ns = session->next_time_ns(event.device, thread.clock.time_ns(event.ticks));
   RecordPlace place;
   const gm_status status = session->journal.take(&place);
-  if (status != GM_OK) return status;
-  gm_record* record = session->journal.record_at(place);
+  if (GM_UNLIKELY(status != GM_OK)) return status;
+  gm_record* record = place.record;
   record->time_ns = time_ns;
   record->address = event.address;
   record->requested_bytes = event.requested_bytes;
@@ -117,20 +118,20 @@ uint32_t claim_lane() {
 
 void give_back_lane(uint32_t lane) {
   if (lane == kNoLane) return;
-  if (Session* session = open_session_or_null()) session->open_frees[lane].let_go();
+  if (Session* session = open_session_or_null()) session->lanes[lane].open_free.let_go();
   g_claimed_lanes.fetch_and(~(uint64_t{1} << (lane - kDeviceLanes)), std::memory_order_release);
 }
 
 gm_status record_event(const gm_event& event, uint32_t lane) {
   if (!g_recording.is_enabled.load(std::memory_order_relaxed)) return GM_NOT_RECORDING;
   Session* session = current_session();
-  if (!session) return GM_NOT_RECORDING;
-  if (!session->journal.is_open()) return session->refuse(session->journal.stopped_status());
-  RecordHold* open_free = lane == kNoLane ? nullptr : &session->open_frees[lane];
-  if (open_free && complete_open_free(session, open_free, event)) return GM_OK;
+  if (GM_UNLIKELY(!session)) return GM_NOT_RECORDING;
+  if (GM_UNLIKELY(!session->journal.is_open())) return session->refuse(session->journal.stopped_status());
+  RecordHold* open_free = GM_UNLIKELY(lane == kNoLane) ? nullptr : &session->lanes[lane].open_free;
+  if (open_free && complete_open_free(open_free, event)) return GM_OK;
   const gm_status status = append_event(session, open_free, event);
-  if (status != GM_OK) return session->refuse(status);
-  if (is_segment_event(event.kind)) signal_segment_event();
+  if (GM_UNLIKELY(status != GM_OK)) return session->refuse(status);
+  if (GM_UNLIKELY(is_segment_event(event.kind))) signal_segment_event();
   return GM_OK;
 }
 

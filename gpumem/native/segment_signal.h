@@ -7,7 +7,7 @@
 
 namespace gpumem {
 
-void signal_segment_event();
+[[gnu::cold]] void signal_segment_event();
 uint64_t segment_event_count();
 // Waits until segment_event_count() differs from `seen`, the recording ends or timeout_ms passed; the count then.
 uint64_t wait_segment_event(uint64_t seen, uint32_t timeout_ms);

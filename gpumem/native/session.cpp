@@ -103,6 +103,13 @@ void after_fork_in_child() {
 
 }  // namespace
 
+bool Session::is_held(const void* session, uint32_t window) {
+  for (const Lane& lane : static_cast<const Session*>(session)->lanes) {
+    if (lane.open_free.is_in(window)) return true;
+  }
+  return false;
+}
+
 void Session::end(const char* ended_by) {
   const std::lock_guard<std::mutex> lock(end_mutex);
   if (std::exchange(is_ended, true)) return;

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 
+#include "check.h"
 #include "gpumem.h"
 #include "guarded.h"
 #include "intern.h"
@@ -24,21 +25,22 @@ constexpr uint32_t kDeviceLanes = 256;
 constexpr uint32_t kOwnLanes = 64;
 constexpr uint32_t kNoLane = UINT32_MAX;  // of an allocator of ours beyond that number: its frees stay in two halves
 
-// Of a device's events, on a cache line of its own.
-struct alignas(64) LatestTime {
-  std::atomic<uint64_t> value{0};
+// What an event's source keeps from one to the next, on a cache line of its own.
+struct alignas(64) Lane {
+  RecordHold open_free;                     // free_requested that the next event may turn into a free
+  std::atomic<uint64_t> time_ns_latest{0};  // lanes of devices: of the device's events, whatever their lane
 };
 
 struct alignas(64) Session {
-  Session() : journal(open_frees, kDeviceLanes + kOwnLanes), intern(journal) {}
+  Session() : journal(is_held, this), intern(journal) {}
 
   // Closes the journal; later calls do nothing.
   void end(const char* ended_by);
   // Counts an event that the stopped journal refused; the first one ends the session.
-  gm_status refuse(gm_status status);
+  [[gnu::cold]] gm_status refuse(gm_status status);
   // The time of a device's next event: a thread's clock says `now_ns`, another's may have been a little ahead.
   uint64_t next_time_ns(uint32_t device, uint64_t now_ns) {
-    std::atomic<uint64_t>& latest = time_ns_latest[device].value;
+    std::atomic<uint64_t>& latest = lanes[device].time_ns_latest;
     const uint64_t latest_ns = latest.load(std::memory_order_relaxed);
     const uint64_t time_ns = now_ns > latest_ns ? now_ns : latest_ns;
     latest.store(time_ns, std::memory_order_relaxed);
@@ -48,18 +50,20 @@ struct alignas(64) Session {
   uint64_t serial = 0;      // tells sessions apart, across forks too
   bool has_stacks = false;  // walk Python stacks
   Journal journal;
+  Lane lanes[kDeviceLanes + kOwnLanes];  // a device's lane is its ordinal; near what every event needs of the journal
   Intern intern;
   WalkerCaches walker_caches;
-  Session* previous = nullptr;                      // the one before: all of them stay within reach of leak checkers
-  std::string path;                                 // of the journal
-  RecordHold open_frees[kDeviceLanes + kOwnLanes];  // by lane: free_requested that the next event may turn into a free
-  LatestTime time_ns_latest[256];                   // by device ordinal
-  std::atomic<uint64_t> refused_count{0};           // events that came after the journal had stopped
-  std::atomic<uint32_t> reading_count{0};           // ids given to readings
-  std::atomic<uint32_t> fact_count{0};              // ids given to facts
-  std::mutex marks_mutex;                           // keeps the times of marks in order
-  std::mutex end_mutex;                             // guards is_ended
-  bool is_ended = false;                            // end() has run
+  Session* previous = nullptr;             // the one before: all of them stay within reach of leak checkers
+  std::string path;                        // of the journal
+  std::atomic<uint64_t> refused_count{0};  // events that came after the journal had stopped
+  std::atomic<uint32_t> reading_count{0};  // ids given to readings
+  std::atomic<uint32_t> fact_count{0};     // ids given to facts
+  std::mutex marks_mutex;                  // keeps the times of marks in order
+  std::mutex end_mutex;                    // guards is_ended
+  bool is_ended = false;                   // end() has run
+
+ private:
+  static bool is_held(const void* session, uint32_t window);
 };
 
 // What every event looks at first.
@@ -72,11 +76,11 @@ extern Recording g_recording;
 gm_status start_session(const gm_recorder_options& options, int32_t* errno_value);
 gm_status stop_session(const char* ended_by);
 // In a forked child the first call makes the child's own session; null when there is to be none.
-Session* find_child_session();
+[[gnu::cold]] Session* find_child_session();
 // The session events go to, a forked child's own too. Null when nothing is recorded.
 inline Session* current_session() {
   Session* session = g_recording.session.load(std::memory_order_acquire);
-  return session ? session : find_child_session();
+  return GM_LIKELY(session) ? session : find_child_session();
 }
 // As current_session, but never makes one.
 inline Session* open_session_or_null() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "chain_memo.h"
+#include "check.h"
 #include "gpumem.h"
 #include "session.h"
 #include "tick_clock.h"
@@ -29,26 +30,25 @@ struct alignas(64) ThreadState {
   uint16_t thread = 0;           // ordinal of this thread
   uint64_t pool_first = 0;       // pool looked up last
   uint64_t pool_second = 0;      // its second half
+  ChainMemo chains;              // stacks met of late
   ScopeFrame* frames = nullptr;  // pushed scopes, outermost first
   uint32_t depth = 0;            // of them
   uint32_t capacity = 0;         // room in frames
   char name[64] = {};            // given by gm_thread_name; empty: the system's
 
-  ChainMemo chains;  // stacks met of late
-
   uint16_t stream_ordinal(Session* session_now, uint32_t device, uint64_t handle) {
-    if (stream && stream_handle == handle && stream_device == device) return stream;
+    if (GM_LIKELY(stream && stream_handle == handle && stream_device == device)) return stream;
     return look_up_stream(session_now, device, handle);
   }
   uint16_t pool_ordinal(Session* session_now, uint64_t first, uint64_t second) {
-    if ((first | second) == 0) return 0;
+    if (GM_LIKELY((first | second) == 0)) return 0;
     if (pool && pool_first == first && pool_second == second) return pool;
     return look_up_pool(session_now, first, second);
   }
 
  private:
-  uint16_t look_up_stream(Session* session_now, uint32_t device, uint64_t handle);
-  uint16_t look_up_pool(Session* session_now, uint64_t first, uint64_t second);
+  [[gnu::cold]] uint16_t look_up_stream(Session* session_now, uint32_t device, uint64_t handle);
+  [[gnu::noinline]] uint16_t look_up_pool(Session* session_now, uint64_t first, uint64_t second);
 };
 
 // Null before a thread's first call. A plain pointer, because a thread-local object with a destructor costs a guard on
@@ -56,11 +56,11 @@ struct alignas(64) ThreadState {
 [[gnu::tls_model("initial-exec")]] extern __thread ThreadState* t_state;
 
 // Makes the calling thread's state, or one it has known to `session`.
-ThreadState& join_session(Session* session);
+[[gnu::cold]] ThreadState& join_session(Session* session);
 // The calling thread's state, known to `session`.
 inline ThreadState& thread_state(Session* session) {
   ThreadState* state = t_state;
-  return state && state->session == session->serial ? *state : join_session(session);
+  return GM_LIKELY(state && state->session == session->serial) ? *state : join_session(session);
 }
 
 gm_status push_scope(const char* name, uint32_t* scope);

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -15,8 +17,13 @@ namespace gpumem {
 
 namespace {
 
-// A span is 0.5 to 1 ms on the processors of today. Elapsed ticks times rate stay below 2^64.
-constexpr uint64_t kSpanTicks = 1 << 21;
+// Spans are 0.5 to 1 ms on the processors of today at first, and ever longer while the error stays small, up to 16 to
+// 32 ms: in a training step a check finds nothing it needs in the caches, and costs ten times as much as an event.
+// Elapsed ticks times rate stay below 2^64.
+constexpr uint64_t kShortestSpanTicks = 1 << 21;
+constexpr uint64_t kLongestSpanTicks = 1 << 26;
+// A span whose error at its end is larger is followed by the shortest; by a longer one if it is at most half of that.
+constexpr uint64_t kErrorNsMax = 250;
 // A rate from a longer time, by either clock, may have a suspended machine in it.
 constexpr uint64_t kRateTicksMax = uint64_t{1} << 32;
 constexpr uint64_t kRateNsMax = uint64_t{1} << 32;
@@ -62,7 +69,7 @@ const bool g_has_steady_counter = find_steady_counter();
 }  // namespace
 
 uint64_t TickClock::check() {
-  span_ticks_ = 0;
+  const uint64_t last_span_ticks = std::exchange(span_ticks_, 0);
   if (!g_has_steady_counter) return clock_ns(CLOCK_MONOTONIC);
   const uint64_t before = read_ticks();
   const uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
@@ -70,14 +77,25 @@ uint64_t TickClock::check() {
   if (after - before > kReadTicksMax) return now_ns;
   const uint64_t ticks = before + (after - before) / 2;
   const uint64_t elapsed = ticks - base_ticks_;
-  if (base_ns_ != 0 && elapsed < kSpanTicks) return now_ns;
+  if (base_ns_ != 0 && elapsed < kShortestSpanTicks) return now_ns;
   if (base_ns_ != 0 && elapsed < kRateTicksMax && now_ns - base_ns_ < kRateNsMax) {
+    span_ticks_ = last_span_ticks == 0 ? kShortestSpanTicks : next_span_ticks(last_span_ticks, elapsed, now_ns);
     ns_per_tick_ = static_cast<uint64_t>((static_cast<unsigned __int128>(now_ns - base_ns_) << 32) / elapsed);
-    span_ticks_ = kSpanTicks;
   }
   base_ticks_ = ticks;
   base_ns_ = now_ns;
   return now_ns;
+}
+
+// By what the clock would have said `elapsed` ticks after the last check, when the system's says `now_ns`.
+uint64_t TickClock::next_span_ticks(uint64_t last_span_ticks, uint64_t elapsed, uint64_t now_ns) const {
+  const uint64_t foreseen_ns = base_ns_ + (elapsed * ns_per_tick_ >> 32);
+  const uint64_t distance_ns = foreseen_ns > now_ns ? foreseen_ns - now_ns : now_ns - foreseen_ns;
+  const double share = static_cast<double>(last_span_ticks) / static_cast<double>(std::max(elapsed, last_span_ticks));
+  const double error_ns = static_cast<double>(distance_ns) * share;
+  if (error_ns > kErrorNsMax) return kShortestSpanTicks;
+  if (error_ns > kErrorNsMax / 2.0) return last_span_ticks;
+  return std::min(last_span_ticks * 2, kLongestSpanTicks);
 }
 
 }  // namespace gpumem

@@ -1,11 +1,14 @@
 // CLOCK_MONOTONIC from the processor's counter: a fraction of a system clock's cost, within a microsecond of it.
 //
-// Owns: the conversion from ticks, checked against the system clock every millisecond or so. Must not know: events.
+// Owns: the conversion from ticks, checked against the system clock every 1 to 32 milliseconds or so: the more seldom
+// the better they agree. Must not know: events.
 //
 // Each thread has its own. Two threads' clocks, and one before and after a check, may differ by that microsecond.
 #pragma once
 
 #include <cstdint>
+
+#include "check.h"
 
 #if defined(__x86_64__)
 #include <x86intrin.h>
@@ -20,7 +23,7 @@ class TickClock {
   // The time at `ticks`, just read from the counter by the caller; 0: now.
   uint64_t time_ns(uint64_t ticks) {
     const uint64_t elapsed = (ticks != 0 ? ticks : read_ticks()) - base_ticks_;
-    return elapsed < span_ticks_ ? base_ns_ + (elapsed * ns_per_tick_ >> 32) : check();
+    return GM_LIKELY(elapsed < span_ticks_) ? base_ns_ + (elapsed * ns_per_tick_ >> 32) : check();
   }
 
  private:
@@ -32,7 +35,8 @@ class TickClock {
 #endif
   }
   // The system's time; from it and the last base the rate for the next span.
-  uint64_t check();
+  [[gnu::cold]] uint64_t check();
+  uint64_t next_span_ticks(uint64_t last_span_ticks, uint64_t elapsed, uint64_t now_ns) const;
 
   uint64_t base_ticks_ = 0;   // counter at base_ns_
   uint64_t base_ns_ = 0;      // CLOCK_MONOTONIC; 0 before the first check

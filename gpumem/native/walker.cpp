@@ -1,5 +1,7 @@
 #include "walker.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstdio>
 #include <mutex>
@@ -7,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "check.h"
 #include "code_watch.h"
 #include "python_layout.h"
 
@@ -16,9 +19,22 @@ namespace {
 
 enum class WalkerState : int { NotStarted, On, Off };
 
-alignas(64) Python g_python;                                // written before g_state says On
-alignas(64) PythonLayout g_layout;                          // likewise
+PythonLayout g_layout;                                      // written before g_state says On
+Python g_python;                                            // likewise
 std::atomic<WalkerState> g_state{WalkerState::NotStarted};  // Off is final
+
+// All that it takes to find a known stack again, on one cache line: between two events a program's own work leaves
+// little in the caches.
+struct alignas(64) Shortcut {
+  std::atomic<uint64_t> code_generation{0};  // see watch_code; 0 while nothing is watched
+  std::atomic<bool> is_open{false};          // the walker is on and the rest is known
+  uint32_t thread_frame;                     // as in PythonLayout
+  int32_t holder_frame;                      // likewise
+  FrameLinks links;                          // likewise
+  const char* main_interpreter;              // as in Python
+  PythonAnswers answers;                     // their runtime is known
+};
+Shortcut g_shortcut;
 
 // Frames of both kinds, shown and hidden: a call from C into Python leaves one of each.
 constexpr uint32_t kFramesMax = 2 * kStackDepthMax;
@@ -118,6 +134,12 @@ class FrameHasher {
   bool is_settled_ = true;  // every text so far had its hash
 };
 
+[[gnu::always_inline]] inline const char* frame_of(const char* thread_state) {
+  const char* frame = load<const char*>(thread_state, g_layout.thread_frame);
+  if (g_layout.holder_frame < 0 || frame == nullptr) return frame;
+  return load<const char*>(frame, static_cast<uint32_t>(g_layout.holder_frame));
+}
+
 // The calling thread's innermost frame; null without Python, in a sub-interpreter and while finalising.
 [[gnu::always_inline]] inline const char* current_frame() {
   if (g_python.is_initialized() == 0) return nullptr;
@@ -132,9 +154,20 @@ class FrameHasher {
   if (holder != state && g_python.find_interpreter_head() != g_python.main_interpreter) {
     return nullptr;
   }
-  const char* frame = load<const char*>(state, g_layout.thread_frame);
-  if (g_layout.holder_frame < 0 || frame == nullptr) return frame;
-  return load<const char*>(frame, static_cast<uint32_t>(g_layout.holder_frame));
+  return frame_of(state);
+}
+
+// The same in few steps; null where it takes a closer look.
+[[gnu::always_inline]] inline const char* current_frame_by_shortcut() {
+  const PythonAnswers& answers = g_shortcut.answers;
+  const bool is_alone = load<int>(answers.runtime, answers.initialized) != 0 &&
+                        load<const char*>(answers.runtime, answers.interpreter_head) == g_shortcut.main_interpreter;
+  if (GM_UNLIKELY(!is_alone)) return nullptr;
+  const char* state = static_cast<const char*>(::pthread_getspecific(answers.state_key));
+  if (state == nullptr) return nullptr;
+  const char* frame = load<const char*>(state, g_shortcut.thread_frame);
+  if (g_shortcut.holder_frame < 0 || frame == nullptr) return frame;
+  return load<const char*>(frame, static_cast<uint32_t>(g_shortcut.holder_frame));
 }
 
 // Calls visit(code, instruction_offset) for the frames that sys._getframe would show, innermost first; their number.
@@ -284,8 +317,7 @@ uint32_t resolve_stack(Intern& intern, WalkerCaches& caches, const char* frame) 
   return id;
 }
 
-[[gnu::noinline]] uint32_t find_chain_id(Intern& intern, WalkerCaches& caches, ChainMemo& memo, const char* frame,
-                                         uint64_t generation) {
+uint32_t find_chain_id(Intern& intern, WalkerCaches& caches, ChainMemo& memo, const char* frame, uint64_t generation) {
   const Hash128 chain = hash_chain(frame, generation);
   uint32_t id = caches.chains.find(chain);
   if (id == 0) {
@@ -296,11 +328,35 @@ uint32_t resolve_stack(Intern& intern, WalkerCaches& caches, const char* frame) 
   return id;
 }
 
+[[gnu::noinline]] uint32_t find_unexpected_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo) {
+  const char* innermost = is_on() ? current_frame() : nullptr;
+  if (innermost == nullptr) return 0;
+  const uint64_t generation = g_shortcut.code_generation.load(std::memory_order_acquire);
+  if (generation == 0) return find_stack_id(intern, caches, innermost);
+  const uint32_t id = memo.find(g_layout.links(), innermost, generation);
+  return id != 0 ? id : find_chain_id(intern, caches, memo, innermost, generation);
+}
+
 // Watching is CPython's to arrange, under the lock and for the interpreter that runs.
 bool may_watch_code() {
   const char* state = g_python.find_thread_state();
   return g_python.is_holder_own && state != nullptr && state == g_python.find_holder_state() &&
          load<const char*>(state, g_layout.thread_interpreter) == g_python.main_interpreter;
+}
+
+// CPython takes another key for its threads' states in a forked child.
+void close_shortcut() {
+  g_shortcut.is_open.store(false, std::memory_order_release);
+}
+
+void open_shortcut() {
+  g_shortcut.thread_frame = g_layout.thread_frame;
+  g_shortcut.holder_frame = g_layout.holder_frame;
+  g_shortcut.links = g_layout.links();
+  g_shortcut.main_interpreter = g_python.main_interpreter;
+  g_shortcut.answers = find_answers(g_python);
+  if (g_shortcut.answers.runtime == nullptr || ::pthread_atfork(nullptr, nullptr, close_shortcut) != 0) return;
+  g_shortcut.is_open.store(true, std::memory_order_release);
 }
 
 }  // namespace
@@ -325,18 +381,19 @@ gm_status start_walker(char* reason, size_t capacity) {
     std::snprintf(reason, capacity, "Stacks are off: this Python's code objects are laid out in an unknown way.");
     return GM_UNSUPPORTED;
   }
-  if (may_watch_code()) watch_code();
+  if (may_watch_code() && watch_code(&g_shortcut.code_generation)) open_shortcut();
   g_state.store(WalkerState::On, std::memory_order_release);
   return GM_OK;
 }
 
 uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo) {
-  const char* innermost = is_on() ? current_frame() : nullptr;
-  if (innermost == nullptr) return 0;
-  const uint64_t generation = code_generation();
-  if (generation == 0) return find_stack_id(intern, caches, innermost);
-  const uint32_t id = memo.find(g_layout, innermost, generation);
-  return id != 0 ? id : find_chain_id(intern, caches, memo, innermost, generation);
+  const uint64_t generation = g_shortcut.code_generation.load(std::memory_order_acquire);
+  if (GM_LIKELY(generation != 0 && g_shortcut.is_open.load(std::memory_order_acquire))) {
+    const char* innermost = current_frame_by_shortcut();
+    const uint32_t id = memo.find_expected(g_shortcut.links, innermost, generation);
+    if (GM_LIKELY(id != 0)) return id;
+  }
+  return find_unexpected_stack(intern, caches, memo);
 }
 
 uint32_t walk_current_stack(uint64_t* code_addresses, uint32_t* instruction_offsets, uint32_t capacity) {
@@ -350,6 +407,7 @@ uint32_t walk_current_stack(uint64_t* code_addresses, uint32_t* instruction_offs
 }
 
 void stop_walker() {
+  close_shortcut();
   g_state.store(WalkerState::Off, std::memory_order_release);
 }
 

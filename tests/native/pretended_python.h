@@ -4,6 +4,8 @@
 // here, frames that no real program could hold still.
 #pragma once
 
+#include <pthread.h>
+
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -14,9 +16,20 @@
 
 using Object = std::vector<char>;
 
+// 3.12's first words; 3.13's table for debuggers.
+union Runtime {
+  struct {
+    uint64_t unknown[2];
+    int initialized;
+    uint64_t unknown_too[2];
+    const char* interpreter_head;
+  } members;
+  uint64_t words[128];
+};
+
 extern "C" {
 PRETENDED unsigned long Py_Version = 0x030c01f0;
-PRETENDED uint64_t _PyRuntime[128] = {};
+PRETENDED Runtime _PyRuntime = {};
 PRETENDED char PyCode_Type[8] = {};
 PRETENDED char PyUnicode_Type[8] = {};
 PRETENDED char PyBytes_Type[8] = {};
@@ -24,9 +37,30 @@ PRETENDED char PyBytes_Type[8] = {};
 
 inline char g_main_interpreter[8];
 inline char g_other_interpreter[8];
-inline const char* g_head_interpreter = g_main_interpreter;
-inline int g_is_initialized = 1;
-inline thread_local const char* g_thread_state = nullptr;
+inline int& g_is_initialized = _PyRuntime.members.initialized;
+inline const char*& g_head_interpreter = _PyRuntime.members.interpreter_head;
+
+// The calling thread's state, kept under a pthread key too.
+inline pthread_key_t g_state_key = [] {
+  pthread_key_t key;
+  pthread_key_create(&key, nullptr);
+  g_is_initialized = 1;
+  g_head_interpreter = g_main_interpreter;
+  return key;
+}();
+class ThreadStatePointer {
+ public:
+  ThreadStatePointer& operator=(const char* state) {
+    state_ = state;
+    pthread_setspecific(g_state_key, state);
+    return *this;
+  }
+  operator const char*() const { return state_; }
+
+ private:
+  const char* state_ = nullptr;
+};
+inline thread_local ThreadStatePointer g_thread_state;
 inline const char* g_holder_state = nullptr;
 inline int (*g_code_watcher)(int event, const char* code) = nullptr;
 

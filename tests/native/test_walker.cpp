@@ -1,5 +1,7 @@
 // The walker against a pretended interpreter: what it refuses, which frames it shows, how names are written, and
 // the cache of ids with many threads in it.
+#include <sys/wait.h>
+
 #include <algorithm>
 #include <string>
 #include <thread>
@@ -38,11 +40,11 @@ void test_a_313_without_its_table_or_lock_is_refused() {
   Py_Version = 0x030d00f0;
   const std::string hidden = "Stacks are off: this Python 3.13 hides its table of offsets.";
   EXPECT_EQUAL(start_refused(), hidden);
-  std::memcpy(_PyRuntime, "xdebugpy", 8);
-  _PyRuntime[1] = 0x030d01f0;
+  std::memcpy(_PyRuntime.words, "xdebugpy", 8);
+  _PyRuntime.words[1] = 0x030d01f0;
   EXPECT_EQUAL(start_refused(), hidden);
-  _PyRuntime[1] = Py_Version;
-  _PyRuntime[2] = 1;
+  _PyRuntime.words[1] = Py_Version;
+  _PyRuntime.words[2] = 1;
   EXPECT_EQUAL(start_refused(),
                "Stacks are off: this is a free-threaded Python; run the program with the standard build.");
 }
@@ -236,6 +238,24 @@ void test_many_chains_keep_their_stacks() {
   EXPECT(std::adjacent_find(stacks.begin(), stacks.end()) == stacks.end());
 }
 
+// Chains of so many frames that the memo has no room for all of them.
+void test_deep_chains_keep_their_stacks() {
+  constexpr uint32_t kChains = 600, kDepth = 120;
+  char* code = make_code(make_ascii("deep.py"), make_ascii("f"), 1, 302);
+  std::vector<const char*> innermost;
+  for (uint32_t i = 0; i < kChains; ++i) {
+    const char* frame = make_frame(code, 2 * (i + 1), 0, nullptr);
+    for (uint32_t more = 1; more < kDepth; ++more) frame = make_frame(code, 8, 0, frame);
+    innermost.push_back(frame);
+  }
+  std::vector<uint32_t> stacks;
+  for (const char* frame : innermost) stacks.push_back(remembered_stack(frame));
+  for (uint32_t i = 0; i < kChains; ++i) EXPECT_EQUAL(remembered_stack(innermost[i]), stacks[i]);
+  std::sort(stacks.begin(), stacks.end());
+  EXPECT(stacks.front() != 0);
+  EXPECT(std::adjacent_find(stacks.begin(), stacks.end()) == stacks.end());
+}
+
 void test_code_that_ended_is_not_taken_for_what_follows_it() {
   char* outer = make_code(make_ascii("ended.py"), make_ascii("outer"), 1, 201);
   char* code = make_code(make_ascii("ended.py"), make_ascii("first"), 1, 202);
@@ -255,6 +275,52 @@ void test_code_that_ended_is_not_taken_for_what_follows_it() {
     elsewhere = gm_walker_intern_current();
   }).join();
   EXPECT_EQUAL(elsewhere, second);
+}
+
+// Asked often enough to be found by the shortcut, then under conditions that close it for a while or for good.
+void test_the_shortcut_gives_no_stack_rather_than_a_wrong_one() {
+  char* code = make_code(make_ascii("short.py"), make_ascii("f"), 1, 401);
+  const char* frame = make_frame(code, 10, 0, make_frame(code, 20, 0, nullptr));
+  const uint32_t stack = remembered_stack(frame);
+  EXPECT(stack != 0);
+  g_is_initialized = 0;
+  EXPECT_EQUAL(gm_walker_intern_current(), 0);
+  g_is_initialized = 1;
+  g_head_interpreter = g_other_interpreter;
+  EXPECT_EQUAL(gm_walker_intern_current(), 0);
+  g_holder_state = g_thread_state;
+  EXPECT_EQUAL(gm_walker_intern_current(), stack);
+  g_holder_state = nullptr;
+  g_head_interpreter = g_main_interpreter;
+  EXPECT_EQUAL(gm_walker_intern_current(), stack);
+  g_thread_state = make_thread_state(nullptr);
+  EXPECT_EQUAL(gm_walker_intern_current(), 0);
+  g_thread_state = nullptr;
+  EXPECT_EQUAL(gm_walker_intern_current(), 0);
+}
+
+// CPython takes a new key for its threads' states in a child: the old one may be anybody's by then.
+void test_a_forked_child_does_not_trust_the_parents_key(const std::string& folder) {
+  const std::string pattern = folder + "/forked.%d.gpumem.journal";
+  const std::string path = folder + "/forking.gpumem.journal";
+  const gm_recorder_options options = {path.c_str(), pattern.c_str(), kTestRunId, 1, 0};
+  int32_t errno_value = 0;
+  EXPECT_EQUAL(gm_recorder_start(&options, &errno_value), GM_OK);
+  char* code = make_code(make_ascii("fork.py"), make_ascii("f"), 1, 501);
+  const uint32_t stack = remembered_stack(make_frame(code, 10, 0, nullptr));
+  EXPECT(stack != 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    pthread_setspecific(g_state_key, reinterpret_cast<const void*>(8));
+    for (int i = 0; i < 4; ++i) record(GM_ALLOC, 0, 4096 + 512 * i);
+    const uint32_t own = gm_walker_intern_current();
+    gm_recorder_stop("exit");
+    _exit(own == 1 ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQUAL(waitpid(child, &status, 0), child);
+  EXPECT_EQUAL(status, 0);
+  EXPECT_EQUAL(gm_recorder_stop("exit"), GM_OK);
 }
 
 void test_names_of_every_width_are_utf8(const std::string& folder) {
@@ -293,7 +359,9 @@ void test_chains_and_their_codes(const std::string& folder) {
     EXPECT_EQUAL(gm_recorder_start(&options, &errno_value), GM_OK);
     test_a_remembered_chain_is_compared_frame_by_frame();
     test_many_chains_keep_their_stacks();
+    test_deep_chains_keep_their_stacks();
     test_code_that_ended_is_not_taken_for_what_follows_it();
+    test_the_shortcut_gives_no_stack_rather_than_a_wrong_one();
     EXPECT_EQUAL(gm_recorder_stop("exit"), GM_OK);
   }
 }
@@ -347,6 +415,7 @@ int main(int, char** arguments) {
   run_case("no stack", test_no_stack_rather_than_a_wrong_one);
   run_case("names", [&] { test_names_of_every_width_are_utf8(arguments[1]); });
   run_case("chains", [&] { test_chains_and_their_codes(arguments[1]); });
+  run_case("fork", [&] { test_a_forked_child_does_not_trust_the_parents_key(arguments[1]); });
   run_case("cache", test_the_cache_never_gives_another_keys_id);
   run_case("stopped", test_stopped_is_for_good);
   return exit_code();

@@ -1,15 +1,15 @@
 #!/bin/bash
-# What recording costs on a real GPU, in one call of less than five minutes: pairs and training steps bare and under both
-# ways of recording, each also with NVML's readings left out; CuPy's pairs; the core alone; what the machine itself takes
-# for the recorder's needs. Prints a short table last.
+# What recording costs on a real GPU, in one call of less than seven minutes: pairs and training steps bare and under
+# both ways of recording; steps recorded and not in one process; CuPy's pairs; the core alone; what the machine itself
+# takes for the recorder's needs. Prints a short table last.
 #
-#   OUT=results benchmarks/card_bars.sh      the whole log is card_bars.log, every figure in bars.json
+#   OUT=results benchmarks/card_bars.sh      the whole log is card_bars.log, every figure in bars.json and step.json
 #   WHEELS=folder …                          installs the wheels in it first, for a machine without network
 #   PYTHON=…                                 another interpreter than python3
 #   SKIP_INSTALL=1 …                         gpumem is installed as it shall be
 set -u
 cd "$(dirname "$0")/.."
-CARD_LOG=card_bars CARD_SECONDS=290
+CARD_LOG=card_bars CARD_SECONDS=400
 . benchmarks/card_parts.sh
 
 machine() {
@@ -26,13 +26,15 @@ part install 100 bash -c install
 part machine 20 bash -c machine
 part core 40 "$PYTHON" benchmarks/pair_cost.py
 part "CuPy pairs" 40 "$PYTHON" benchmarks/cupy_pairs.py
-part overhead 180 "$PYTHON" benchmarks/recording_overhead.py --rounds 7 \
-  --modes bare,gpumem,unsampled,off,off_unsampled,own -o "$OUT/bars.json"
+part step 70 "$PYTHON" benchmarks/step_cost.py --processes 3 -o "$OUT/step.json"
+part overhead 240 "$PYTHON" benchmarks/recording_overhead.py --modes bare,bare_again,history,gpumem,off,own \
+  -o "$OUT/bars.json"
 
 # Of each part what it said itself, then the table.
 {
   section machine | grep -v '^===='
-  section core | grep -E '^(CPython|with|switched| {10,}warm)'
+  section core | grep -E '^(CPython|with|switched|[0-9]+ stacks| {10,}warm)'
   section "CuPy pairs" | grep -E '^CuPy pair'
+  section step | grep -E '^(step|process|median|calls)'
   section overhead | grep -E '^(medians|pair|step| {10,}bare)'
 } | conclude

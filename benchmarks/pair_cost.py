@@ -4,9 +4,9 @@ usage: python benchmarks/pair_cost.py      (needs a C++ compiler)
 
 A pair is three events, as PyTorch's tracker hands them over, each call timed by itself; what the timing takes is
 subtracted. "warm" has nothing between the events. The other columns have other code and other memory run before the
-alloc and before the free, a few lines in each of so many pages of both, as a program's own work would: first the nearest
-caches and translations no longer hold what the recorder needs, then none of the core's own do. The last row has a pair
-below each of many stacks in turn, as a training step has them.
+alloc and before the free, a few lines in each of so many pages of both, as a program's own work would: first the
+nearest caches and translations no longer hold what the recorder needs, then none of the core's own do. The last row has
+a pair below each of many stacks in turn, as a training step has them.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def build_measure(folder: Path) -> Measure:
     subprocess.run(["c++", "-O2", "-shared", "-fPIC", f"-I{include}", source, "-o", library], check=True)
     loaded = ctypes.CDLL(str(library))
     loaded.ticks_per_ns.restype = ctypes.c_double
-    ticks_per_ns = loaded.ticks_per_ns()
+    ticks_per_ns = float(loaded.ticks_per_ns())
     loaded.ticks_per_pair.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]
     loaded.ticks_per_pair.restype = ctypes.c_double
     record = abi.function_address("gm_record_event")
 
     def measure(recorded: bool, pairs: int, other_pages: int) -> float:
-        ticks: float = loaded.ticks_per_pair(record if recorded else None, pairs, other_pages)
-        return ticks / ticks_per_ns
+        ticks = loaded.ticks_per_pair(record if recorded else None, pairs, other_pages)
+        return float(ticks / ticks_per_ns)
 
     return measure
 
@@ -106,7 +106,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         measure = build_measure(folder)
-        print(f"CPython {sys.version.split()[0]}, ns per alloc+free pair, by pages of other code and memory between events")
+        print(f"CPython {sys.version.split()[0]}, ns per alloc+free pair, by pages of other work between events")
         print(f"{'':<20}{'warm':>10}" + "".join(f"{other:>10}" for other in OTHER_PAGES[1:]))
         for stacks in (False, True):
             abi.start_recording(folder / f"pairs_{stacks}.gpumem.journal", run_id=bytes(16), stacks=stacks)

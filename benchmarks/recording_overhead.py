@@ -1,9 +1,11 @@
 """What recording costs on a GPU: alloc+free pairs under a deep stack, and a training step of a small language model.
 
 Compared in one run: bare, under PyTorch's own history with Python stacks, under gpumem, with gpumem attached but
-switched off, and (by --modes) on gpumem's own allocator, or with no readings of NVML. Each has a process of its own
-that stays; they take turns, one at a time, so that whatever the machine does to one it does to all. Prints a table of
-medians, the median ratio within a round, and the bars of docs/performance.md.
+switched off, and (by --modes) on gpumem's own allocator, with no readings of NVML, or bare a second time, which shows
+how far equal things come out apart. Each has processes of its own that stay, several, because the same program's
+processes differ by some percent from start to end; they take turns, one at a time, so that whatever the machine does to
+one it does to all. Prints a table of medians, the median ratio within a round of a mode's processes together to the
+bare ones together, and the bars of docs/performance.md.
 
     python benchmarks/recording_overhead.py -o overhead.json
 """
@@ -27,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 STACK_DEPTH = 23
 LOOPS = 5
-MODES = ("bare", "history", "gpumem", "off", "own", "unsampled", "off_unsampled")
+MODES = ("bare", "bare_again", "history", "gpumem", "off", "own", "unsampled", "off_unsampled")
 MODES_BY_DEFAULT = "bare,history,gpumem,off"
 BARS = {"pair": 1.10, "step": 1.02}
 OWN_BAR = 1.0
@@ -44,7 +46,7 @@ class Worker:
         self.steps = steps
         self.folder = tempfile.TemporaryDirectory()
         self.recording: Any = None
-        if mode not in ("bare", "history"):
+        if mode not in ("bare", "bare_again", "history"):
             import gpumem
 
             interval = 0.0 if "unsampled" in mode else 0.1
@@ -62,31 +64,8 @@ class Worker:
         self.synchronize()
         if mode == "history" and device == "cuda":
             torch.cuda.memory._record_memory_history("all", context="all", stacks="python", max_entries=100_000)
-        self.train_step = self.prepare_step()
-        # The measuring thread stays on one core, the same in every mode: cores differ by a factor of two from moment
-        # to moment where others share the machine. The recorder's and autograd's own threads run where they like.
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-
-    def prepare_step(self) -> Callable[[], None]:
-        """One training step of the sample's language model, warmed up."""
-        torch = self.torch
-        sample = load(ROOT / "sample_traces" / "scripts" / "gpt2_train.py")
-        torch.manual_seed(0)
-        depth = 12 if self.device == "cuda" else 1
-        model = sample.LanguageModel(vocabulary=8192, length=256, width=384, heads=6, depth=depth).to(self.device)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-        tokens = torch.randint(8192, (4, 257), device=self.device)
-
-        def train_step() -> None:
-            loss = torch.nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-        for _ in range(5):
-            train_step()
-        self.synchronize()
-        return train_step
+        self.train_step = make_step(torch, device)
+        pin_threads()
 
     def measure(self, what: str) -> float:
         """Nanoseconds for one pair or one step: the median of LOOPS loops."""
@@ -136,6 +115,43 @@ class Worker:
         return current.sampler.judgement_count if current is not None and current.sampler is not None else 0
 
 
+def pin_threads() -> None:
+    """Keeps the measuring thread on one core and autograd's on another, the same in every process.
+
+    Cores differ by a factor of two from moment to moment where others share the machine. The recorder's own threads run
+    where they like, on other cores.
+    """
+    *others, autograds, own = sorted(os.sched_getaffinity(0))
+    for thread in Path("/proc/self/task").iterdir():
+        if int(thread.name) == os.getpid():
+            cores = {own}
+        else:
+            is_autograd = (thread / "comm").read_text().startswith("pt_autograd")
+            cores = {autograds} if is_autograd else set(others) or {autograds}
+        os.sched_setaffinity(int(thread.name), cores)
+
+
+def make_step(torch: Any, device: str) -> Callable[[], None]:
+    """One training step of the sample's language model, warmed up."""
+    sample = load(ROOT / "sample_traces" / "scripts" / "gpt2_train.py")
+    torch.manual_seed(0)
+    depth = 12 if device == "cuda" else 1
+    model = sample.LanguageModel(vocabulary=8192, length=256, width=384, heads=6, depth=depth).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    tokens = torch.randint(8192, (4, 257), device=device)
+
+    def train_step() -> None:
+        loss = torch.nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    for _ in range(5):
+        train_step()
+    (torch.cuda if device == "cuda" else torch.cpu).synchronize()
+    return train_step
+
+
 def descend(depth: int, empty: Callable[..., object], device: str, pairs: int) -> None:
     """Allocates and frees at the end of `depth` nested calls."""
     if depth > 1:
@@ -164,32 +180,38 @@ def ask(worker: subprocess.Popen[str], what: str) -> float:
     return float(worker.stdout.readline())
 
 
-def measure_all(
-    modes: Sequence[str], device: str, rounds: int, pairs: int, steps: int
-) -> dict[str, dict[str, list[float]]]:
-    """Nanoseconds by what was measured and mode, one figure a round; the order within a round shifts by one each."""
-    workers = {}
-    for mode in modes:
-        command = [sys.executable, __file__, "--worker", mode, "--device", device]
-        command += ["--pairs", str(pairs), "--steps", str(steps)]
-        workers[mode] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for mode, worker in workers.items():
+def measure_all(modes: Sequence[str], options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Nanoseconds by what was measured and mode, one figure a round, the mean of the mode's processes; the order within
+    a round shifts by one each.
+    """
+    workers = [(mode, start_worker(mode, options)) for _ in range(options.processes) for mode in modes]
+    for mode, worker in workers:
         assert worker.stdout is not None
         if worker.stdout.readline().strip() != "ready":
             raise SystemExit(f"the worker {mode} did not start")
     figures: dict[str, dict[str, list[float]]] = {what: {mode: [] for mode in modes} for what in BARS}
     for what, by_mode in figures.items():
-        for mode in modes:
-            ask(workers[mode], what)  # warms up
-        for number in range(rounds):
-            for place in range(len(modes)):
-                mode = modes[(number + place) % len(modes)]
-                by_mode[mode].append(ask(workers[mode], what))
-    for worker in workers.values():
+        for _, worker in workers:
+            ask(worker, what)  # warms up
+        for number in range(options.rounds):
+            sums = dict.fromkeys(modes, 0.0)
+            for place in range(len(workers)):
+                mode, worker = workers[(number + place) % len(workers)]
+                sums[mode] += ask(worker, what)
+            for mode, nanoseconds in sums.items():
+                by_mode[mode].append(nanoseconds / options.processes)
+    for _, worker in workers:
         assert worker.stdin is not None
         worker.stdin.close()
         worker.wait()
     return figures
+
+
+def start_worker(mode: str, options: argparse.Namespace) -> subprocess.Popen[str]:
+    """A process of one mode; it says "ready" when it is."""
+    command = [sys.executable, __file__, "--worker", mode, "--device", options.device]
+    command += ["--pairs", str(options.pairs), "--steps", str(options.steps)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def ratio_to_bare(by_mode: dict[str, list[float]], mode: str) -> float:
@@ -197,9 +219,10 @@ def ratio_to_bare(by_mode: dict[str, list[float]], mode: str) -> float:
     return median(figure / bare for figure, bare in zip(by_mode[mode], by_mode["bare"], strict=True))
 
 
-def render(modes: Sequence[str], figures: dict[str, dict[str, list[float]]], rounds: int) -> str:
+def render(modes: Sequence[str], figures: dict[str, dict[str, list[float]]], rounds: int, processes: int) -> str:
     """The table: medians, ratios to bare, and whether the bar is met."""
-    lines = [f"medians of {rounds} interleaved runs", f"{'':<10}" + "".join(f"{mode:>16}" for mode in modes)]
+    lines = [f"medians of {rounds} interleaved runs, {processes} processes of each mode"]
+    lines += [f"{'':<10}" + "".join(f"{mode:>16}" for mode in modes)]
     for what, by_mode in figures.items():
         unit, divisor = UNITS[what]
         cells = [f"{median(by_mode['bare']) / divisor:,.1f}"]
@@ -220,6 +243,7 @@ def main() -> None:
     parser.add_argument("--modes", default=MODES_BY_DEFAULT, help=f"of {', '.join(MODES)}; bare first")
     parser.add_argument("--device", default="cuda", help="cpu: only to try the benchmark itself")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--processes", type=int, default=3, help="of each mode")
     parser.add_argument("--pairs", type=int, default=10_000)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--worker", choices=MODES, help=argparse.SUPPRESS)
@@ -228,12 +252,13 @@ def main() -> None:
         Worker(options.worker, options.device, options.pairs, options.steps).serve()
         return
     modes = options.modes.split(",")
-    figures = measure_all(modes, options.device, options.rounds, options.pairs, options.steps)
+    figures = measure_all(modes, options)
     if options.output:
         ratios = {what: {mode: ratio_to_bare(by_mode, mode) for mode in modes} for what, by_mode in figures.items()}
-        document = {"unit": "ns", "rounds": options.rounds, "figures": figures, "ratios": ratios, "bars": BARS}
+        document = {"unit": "ns", "rounds": options.rounds, "processes": options.processes}
+        document |= {"figures": figures, "ratios": ratios, "bars": BARS}
         options.output.write_text(json.dumps(document, indent=1) + "\n")
-    print(render(modes, figures, options.rounds))
+    print(render(modes, figures, options.rounds, options.processes))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,179 @@
+"""What recording costs a training step on a GPU, step beside step in one process, and how long its single calls take.
+
+Steps of one process alternate between two states of the same attached tracker: its events recorded, and its events
+dropped at the recorder's door. Nothing else differs between them, neither the memory's layout nor the machine's mood of
+the minute, so that their ratio holds to a part in a thousand, where processes of their own come out parts in a hundred
+apart. What PyTorch itself pays for telling a tracker is in both; that is the mode "off" of recording_overhead.py. At
+the end steps of their own have the recorder's single calls timed, the timing's own price included.
+
+    python benchmarks/step_cost.py --processes 4 -o step.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from recording_overhead import make_step, pin_threads
+
+TICKS_MAX = 1 << 14
+SHARES = (0.1, 0.5, 0.9, 0.99, 0.999)
+WARM_STEPS = 20
+
+
+def build_gate(folder: Path) -> ctypes.CDLL:
+    """The library that stands between tracker and recorder."""
+    library = folder / "step_cost.so"
+    source = Path(__file__).with_suffix(".cpp")
+    include = Path(__file__).parents[1] / "gpumem" / "native" / "include"
+    subprocess.run(["c++", "-std=c++17", "-O2", "-shared", "-fPIC", f"-I{include}", source, "-o", library], check=True)
+    gate = ctypes.CDLL(str(library))
+    gate.step_cost_start.argtypes = [ctypes.c_void_p]
+    gate.step_cost_counts.restype = ctypes.POINTER(ctypes.c_uint64)
+    gate.step_cost_ticks.restype = ctypes.c_uint64
+    gate.step_cost_dropped.restype = ctypes.c_uint64
+    return gate
+
+
+def stand_between(gate: ctypes.CDLL) -> None:
+    """Has the tracker that is to be attached call the gate, and the gate the recorder."""
+    from gpumem import abi
+
+    gate.step_cost_start(abi.function_address("gm_record_event"))
+    gate_address = ctypes.cast(gate.step_cost_record, ctypes.c_void_p).value or 0
+    function_address = abi.function_address
+    abi.function_address = lambda name: gate_address if name == "gm_record_event" else function_address(name)
+
+
+def time_step(step: Callable[[], None], synchronize: Callable[[], None]) -> int:
+    """Nanoseconds of one step, the GPU's work included."""
+    synchronize()
+    started_ns = time.perf_counter_ns()
+    step()
+    synchronize()
+    return time.perf_counter_ns() - started_ns
+
+
+def find_ticks_per_ns() -> float:
+    """How often the counter that the calls are timed by counts in a nanosecond."""
+    if os.uname().machine != "x86_64":
+        return 1.0
+    speeds = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("cpu MHz")]
+    return float(speeds[0].split(":")[1]) / 1000
+
+
+def describe_calls(gate: ctypes.CDLL, steps: int, ticks_per_ns: float) -> dict[str, dict[str, float]]:
+    """By thread: calls a step, nanoseconds in the mean and at SHARES of the calls, and of a step's calls together."""
+    described = {}
+    for is_main, name in ((1, "main thread"), (0, "autograd's thread")):
+        counts = gate.step_cost_counts(is_main)[:TICKS_MAX]
+        calls = sum(counts)
+        if calls == 0:
+            continue
+        ticks = gate.step_cost_ticks(is_main)
+        row = {"calls": calls / steps, "mean": ticks / calls / ticks_per_ns}
+        for share in SHARES:
+            reached = at = 0
+            while reached < share * calls:
+                reached += counts[at]
+                at += 1
+            row[f"p{share * 100:g}"] = at / ticks_per_ns
+        row["step"] = ticks / steps / ticks_per_ns
+        described[name] = row
+    return described
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """One process's figures."""
+    import torch
+
+    import gpumem
+
+    synchronize = torch.cuda.synchronize if options.device == "cuda" else torch.cpu.synchronize
+    step = make_step(torch, options.device)
+    pin_threads()
+    gc.collect()
+    gc.disable()
+    with tempfile.TemporaryDirectory() as name:
+        gate = build_gate(Path(name))
+        stand_between(gate)
+        stacks, interval = not options.no_stacks, options.nvml_interval
+        with gpumem.record(Path(name) / "step.gpumem", stacks=stacks, nvml_interval=interval):
+            for _ in range(WARM_STEPS):
+                step()
+            elapsed_ns: dict[bool, list[int]] = {True: [], False: []}
+            for number in range(options.steps):
+                for is_dropped in (True, False) if number % 2 else (False, True):
+                    gate.step_cost_drop(int(is_dropped))
+                    elapsed_ns[is_dropped].append(time_step(step, synchronize))
+            gate.step_cost_drop(0)
+            gate.step_cost_time(1)
+            timed_steps = max(options.steps // 4, 1)
+            for _ in range(timed_steps):
+                time_step(step, synchronize)
+            gate.step_cost_time(0)
+            calls = describe_calls(gate, timed_steps, find_ticks_per_ns())
+    ratios = [recorded / dropped for recorded, dropped in zip(elapsed_ns[False], elapsed_ns[True], strict=True)]
+    return {
+        "dropped_ns": median(elapsed_ns[True]),
+        "recorded_ns": median(elapsed_ns[False]),
+        "ratio": median(ratios),
+        "events": gate.step_cost_dropped() / options.steps,
+        "calls": calls,
+    }
+
+
+def render(processes: list[dict[str, Any]]) -> str:
+    """A line for each process, then its calls by thread."""
+    lines = [f"{'step, ms':<12}{'dropped':>10}{'recorded':>10}{'ratio':>8}{'events':>8}"]
+    for number, found in enumerate(processes, 1):
+        times = f"{found['dropped_ns'] / 1e6:>10.2f}{found['recorded_ns'] / 1e6:>10.2f}"
+        lines.append(f"{f'process {number}':<12}{times}{found['ratio']:>8.4f}{found['events']:>8.0f}")
+    lines.append(f"median ratio {median(found['ratio'] for found in processes):.4f}")
+    heads = ("mean", *(f"p{share * 100:g}" for share in SHARES), "step")
+    lines.append(f"{'calls, ns':<30}{'calls':>8}" + "".join(f"{head:>8}" for head in heads))
+    for number, found in enumerate(processes, 1):
+        for thread, row in found["calls"].items():
+            figures = "".join(f"{row[head]:>8.0f}" for head in ("calls", *heads))
+            lines.append(f"{f'process {number}, {thread}':<30}{figures}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("-o", "--output", type=Path, help="write every figure as JSON")
+    parser.add_argument("--device", default="cuda", help="cpu: only to try the benchmark itself")
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=200, help="of each kind, in each process")
+    parser.add_argument("--no-stacks", action="store_true")
+    parser.add_argument("--nvml-interval", type=float, default=0.1)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(measure(options)))
+        return
+    processes = []
+    for _ in range(options.processes):
+        command = [sys.executable, *sys.argv, "--worker"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        processes.append(json.loads(done.stdout.splitlines()[-1]))
+    if options.output:
+        options.output.write_text(json.dumps(processes, indent=1) + "\n")
+    print(render(processes))
+
+
+if __name__ == "__main__":
+    main()

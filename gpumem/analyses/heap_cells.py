@@ -120,9 +120,9 @@ class _Reach(Enum):
     """Which neighbours become one run, the first that does being taken."""
 
     STATE = auto()
-    """Those that touch and are of one state."""
+    """Those that touch, but for what rounding leaves between requests, and are of one state."""
     TOUCH = auto()
-    """Those that touch."""
+    """Those that touch like that."""
     SEGMENT = auto()
     """All in a segment: what no cell covers, as where requests alone are known, becomes part of the run."""
 
@@ -180,7 +180,7 @@ def _runs(cells: Cells, bytes_max: int, reach: _Reach) -> npt.NDArray[np.intp]:
     is_small = cells.cell_bytes < bytes_max
     is_merged = is_small[1:] & is_small[:-1] & (np.diff(cells.segment) == 0)
     between_bytes = cells.offset[1:] - (cells.offset + cells.cell_bytes)[:-1]
-    is_merged &= between_bytes < bytes_max if reach is _Reach.SEGMENT else between_bytes == 0
+    is_merged &= between_bytes < (bytes_max if reach is _Reach.SEGMENT else ROUND_BYTES)
     if reach is _Reach.STATE:
         is_merged &= np.diff(cells.state) == 0
     return np.concatenate([[0], np.cumsum(~is_merged)])
@@ -191,14 +191,17 @@ def _merged(cells: Cells, run: npt.NDArray[np.intp]) -> Cells:
     in_use_bytes = np.where(cells.block_count > 0, cells.cell_bytes, 0)
     largest = np.lexsort((-in_use_bytes, run))[first]  # the first of each run when its largest block comes first
     last = np.append(first[1:], len(cells)) - 1
-    span_bytes = (cells.offset + cells.cell_bytes)[last] - cells.offset[first]
+    ends = cells.offset + cells.cell_bytes
     state_min = np.minimum.reduceat(cells.state, first)
     is_mixed = state_min != np.maximum.reduceat(cells.state, first)
-    is_mixed |= span_bytes != np.add.reduceat(cells.cell_bytes, first)
+    is_apart = np.append(False, cells.offset[1:] - ends[:-1] >= ROUND_BYTES)
+    is_apart[first] = False
+    is_mixed |= np.logical_or.reduceat(is_apart, first)
+    sum_bytes = np.add.reduceat(cells.cell_bytes, first)
     return Cells(
         segment=cells.segment[first],
         offset=cells.offset[first],
-        cell_bytes=span_bytes,
+        cell_bytes=np.where(is_mixed, ends[last] - cells.offset[first], sum_bytes),
         state=np.where(is_mixed, CellState.MIXED, state_min),
         allocated_bytes=np.add.reduceat(cells.allocated_bytes, first),
         block_count=np.add.reduceat(cells.block_count, first),

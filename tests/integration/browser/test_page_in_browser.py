@@ -266,16 +266,27 @@ def test_a_narrow_window_is_not_scrolled_sideways(training: OpenedPage) -> None:
     training.tab.set_viewport_size({"width": 1280, "height": 900})
 
 
+CUT = """(width) => [...document.querySelectorAll("main table, main .scroll, header nav")]
+    .filter((one) => one.scrollWidth > one.clientWidth || one.getBoundingClientRect().right > width)
+    .map((one) => one.innerText.slice(0, 60))"""
+
+
+@pytest.mark.parametrize("width", [660, 730, 800, 1280])
+def test_no_table_is_cut_in_a_window_of_any_width(browser: Browser, page_of: PageOf, width: int) -> None:
+    with open_page(browser, page_of("gpt2_train+resnet50_train"), width=width) as page:
+        page.run("() => GM.drawAll()")
+        page.run("() => { for (const one of document.querySelectorAll('details')) one.open = true; }")
+        page.settle()
+        assert page.run(CUT, width) == []
+
+
 @pytest.mark.parametrize("name", ["gpt2_train+resnet50_train", "out_of_memory"])
 def test_no_table_is_cut_in_a_narrow_window(browser: Browser, page_of: PageOf, name: str) -> None:
     with open_page(browser, page_of(name), width=400) as page:
         page.run("() => GM.drawAll()")
         page.run("() => { for (const one of document.querySelectorAll('details')) one.open = true; }")
         page.settle()
-        cut = """() => [...document.querySelectorAll("main table, main .scroll, header nav")]
-            .filter((one) => one.scrollWidth > one.clientWidth || one.getBoundingClientRect().right > 400)
-            .map((one) => one.innerText.slice(0, 60))"""
-        assert page.run(cut) == []
+        assert page.run(CUT, 400) == []
         cells = page.tab.locator("#sites-table tbody tr").first.locator("td[data-label]").all()
         labels = [cell.get_attribute("data-label") for cell in cells]
         assert labels == ["At the peak", "Of the peak", "Blocks", "At most", "Allocs"]

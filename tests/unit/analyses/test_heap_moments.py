@@ -153,19 +153,31 @@ def test_neighbours_of_one_state_are_merged_before_any_others() -> None:
     assert merged.block_count.tolist() == [3, 0, 1]
 
 
-def test_requests_that_do_not_touch_are_merged_with_what_lies_between() -> None:
+def requests_in_turn(freed: range) -> HeapMoment:
+    """200 requests of 100 bytes less than their blocks in the first of two segments, less those freed, at the end."""
     builder = TraceBuilder(block_bytes_known=False).segment(20 * MiB).segment(2 * MiB)
     for number in range(200):
         builder.alloc(f"b{number}", 4 * KiB - 100)
-    for number in range(60, 180):
+    for number in freed:
         builder.free(f"b{number}")
-    end = moment_named(moments_of(builder.build(), DEVICE, cells_max=20), "end")
+    return moment_named(moments_of(builder.build(), DEVICE, cells_max=20), "end")
+
+
+def test_requests_that_rounding_alone_keeps_apart_are_merged() -> None:
+    end = requests_in_turn(range(60, 180))
     assert end.merged_count == 80
-    assert len(end.cells) == 2
-    assert end.cells.state.tolist() == [CellState.MIXED] * 2
+    assert end.cells.state.tolist() == [CellState.ALLOCATED] * 2
     assert end.cells.block_count.tolist() == [60, 20]
-    assert end.cells.allocated_bytes.tolist() == [60 * (4 * KiB - 100), 20 * (4 * KiB - 100)]
-    assert end.cells.cell_bytes.tolist() == [60 * 4 * KiB - 100, 20 * 4 * KiB - 100]
+    assert end.cells.cell_bytes.tolist() == [60 * (4 * KiB - 100), 20 * (4 * KiB - 100)]
+
+
+def test_requests_that_do_not_touch_are_merged_with_what_lies_between() -> None:
+    end = requests_in_turn(range(1, 200, 2))
+    assert end.merged_count == 100
+    assert end.cells.state.tolist() == [CellState.MIXED]
+    assert end.cells.block_count.tolist() == [100]
+    assert end.cells.allocated_bytes.tolist() == [100 * (4 * KiB - 100)]
+    assert end.cells.cell_bytes.tolist() == [199 * 4 * KiB - 100]
 
 
 @settings(max_examples=80, deadline=None)

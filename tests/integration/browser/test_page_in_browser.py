@@ -266,6 +266,15 @@ def test_a_narrow_window_is_not_scrolled_sideways(training: OpenedPage) -> None:
     training.tab.set_viewport_size({"width": 1280, "height": 900})
 
 
+def test_each_line_of_the_legend_is_drawn_in_its_own_way(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("out_of_memory")) as page:
+        swatches = page.tab.locator("#curves-legend .swatch")
+        drawn = swatches.evaluate_all("(all) => all.map((one) => getComputedStyle(one).backgroundImage)")
+        assert len(drawn) == 6
+        assert len(set(drawn)) == 6
+        assert all(one.startswith("repeating-linear-gradient") for one in drawn)
+
+
 CUT = """(width) => [...document.querySelectorAll("main table, main .scroll, header nav")]
     .filter((one) => one.scrollWidth > one.clientWidth || one.getBoundingClientRect().right > width)
     .map((one) => one.innerText.slice(0, 60))"""

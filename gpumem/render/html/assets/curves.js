@@ -305,10 +305,19 @@ function line(name, x, y, colour, more = {}) {
   return { type: "scatter", mode: "lines", x, y, name, hoverinfo: "none", ...more, line: { color: drawn, width: 1.5, shape: "hv", ...more.line } };
 }
 
+/* What stands for a line's dashes in the legend, in pixels: drawn, left out, drawn … */
+const DASHES = { dot: [2, 2], dash: [5, 3], dashdot: [6, 2, 2, 2], longdash: [9, 3], longdashdot: [9, 2, 2, 2] };
+
+function dashes(lengths, colour) {
+  let end = 0;
+  const stops = lengths.map((length, part) => `${part % 2 ? "transparent" : colour} ${end}px ${(end += length)}px`);
+  return `repeating-linear-gradient(to right, ${stops.join(", ")})`;
+}
+
 /* A line as it is drawn, with its name; of a site a button that marks it. */
 function legendEntry(trace) {
-  const style = { dot: "dotted", dash: "dashed", dashdot: "dashed", longdash: "dashed", longdashdot: "dashed" }[trace.line.dash] ?? "solid";
-  const swatch = GM.make("span", { class: "swatch", style: trace.stackgroup ? `border:0;height:.8rem;background:${trace.fillcolor}` : `border-top:2px ${style} ${trace.line.color}` });
+  const background = trace.stackgroup ? trace.fillcolor : dashes(DASHES[trace.line.dash] ?? [9, 0], trace.line.color);
+  const swatch = GM.make("span", { class: "swatch", style: `height:${trace.stackgroup ? ".8rem" : "2px"};background:${background}` });
   const site = trace.meta?.site;
   if (site === undefined || site === null) return GM.make("span", {}, swatch, trace.name);
   return GM.make("button", { type: "button", "data-site": site, "aria-pressed": String(site === GM.state.site), title: GM.siteTitle(site), onclick: () => GM.toggle(site) }, swatch, trace.name);

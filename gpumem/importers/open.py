@@ -48,11 +48,15 @@ def open_trace(path: Path | str) -> Trace:
 
 
 def find_trace(path: Path) -> Path:
-    """The file that `path` means: itself, the one trace in a folder, the trace that a journal became meanwhile."""
+    """The file that `path` means: itself, the one trace in a folder, the trace that a journal became meanwhile, or the
+    journal of a trace that is still being recorded.
+    """
     if path.is_dir():
         path = find_only_trace(path)
     if not path.exists() and target_of(path).exists() and path.name.endswith(".journal"):
         path = target_of(path)  # finished since its name was looked up
+    elif not path.exists() and path.name.endswith(".gpumem") and path.with_name(path.name + ".journal").exists():
+        path = path.with_name(path.name + ".journal")
     if path.exists() and not path.is_file():
         raise TraceForeign(f"{path} is no file.")
     return path

@@ -92,6 +92,11 @@ def is_armed() -> bool:
     return _process.armed is not None or _process.recording is not None
 
 
+def is_armed_by_spec(spec: RecordSpec) -> bool:
+    """Whether this process was armed by `spec` from outside; False: gpumem.record() made it."""
+    return _process.armed is spec
+
+
 def armed_memory_limit_bytes() -> int | None:
     """What PyTorch may take of a device by the spec of this process; None: no limit of ours."""
     return None if _process.armed is None else _process.armed.memory_limit_bytes

@@ -1,6 +1,7 @@
 """Recording from inside a program: gpumem.record(), without gpumem run.
 
-Owns: the session's life, from the sealer's start to the sealed trace. Must not know: how a trace is made.
+Owns: the session's life, from the sealer's start to the sealed trace. Must not know: how a trace is made, what a
+recording inside another one is (recording_part.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from types import TracebackType
 from gpumem.errors import InputError, UsageError
 from gpumem.recorder import recording, torch_hook
 from gpumem.recorder.recording import ensure_started as ensure_started
+from gpumem.recorder.recording_part import RecordingPart
 from gpumem.recorder.sealer import Sealer
 from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_free_stem
 
@@ -27,8 +29,12 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
     """Records this process between `start()` and `stop()`, or inside a `with`; the trace is complete afterwards.
 
     `path`: the trace to write, by default `<program>.<pid>.gpumem` in the current folder. `nvml_interval`: seconds
-    between two NVML readings, 0 for none. `force`: overwrite an existing trace. Raises UsageError when this process
-    is recorded already, TargetExists, and OutputUnwritable.
+    between two NVML readings, 0 for none. `force`: overwrite an existing trace. Raises UsageError for a second
+    recording to the same path, TargetExists, and OutputUnwritable.
+
+    Where this process is recorded already, by `gpumem run` or by another gpumem.record, that recording goes on and
+    holds this one too, between two marks named after `path`. No file of its own is written then, one sentence on
+    stderr says so, and `path` is the trace of the recording under way, complete when that one ends.
     """
 
     def __init__(
@@ -52,14 +58,18 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
         )
         self._force = force
         self._sealer: Sealer | None = None
+        self._part: RecordingPart | None = None
+        self._own_path = self.path
 
     def start(self) -> record:
         """Begins to record; a GPU in use already is recorded with what it holds."""
-        if recording.is_armed():
-            raise UsageError(
-                "This process is recorded already, and can be recorded once at a time; "
-                "end that recording first, or do without gpumem.record()."
-            )
+        if self._sealer is not None or self._part is not None:
+            raise UsageError("This recording has been started already; stop it first, or make another one.")
+        self.path = self._own_path
+        if recording.is_armed() and recording.ensure_started():
+            self._part = RecordingPart.begin(self.path)
+            self.path = self._part.outer.trace_path
+            return self
         self._prepare_folder()
         sealer = Sealer(self._spec.journals, self._spec.run_id)
         try:
@@ -77,7 +87,14 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
         return self
 
     def stop(self) -> Path:
-        """Ends recording and waits for the sealed trace; its path. Raises InputError when it could not be sealed."""
+        """Ends recording and waits for the sealed trace; its path.
+
+        Raises InputError when it could not be sealed, and UsageError when the recording it is a part of ended before.
+        """
+        if self._part is not None:
+            part, self._part = self._part, None
+            part.end()
+            return self.path
         if self._sealer is None:
             raise UsageError("This recording has not been started, or has been stopped already.")
         sealer, self._sealer = self._sealer, None

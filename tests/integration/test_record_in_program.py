@@ -74,7 +74,12 @@ def test_start_and_stop_record_too_and_the_programs_end_stops(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("gpumem.record('a.gpumem').start(); gpumem.record('b.gpumem').start()", "This process is recorded already"),
+        ("gpumem.record('a.gpumem').start(); gpumem.record('a.gpumem').start()", "a.gpumem is being recorded already"),
+        ("r = gpumem.record('a.gpumem').start(); r.start()", "This recording has been started already"),
+        (
+            "a = gpumem.record('a.gpumem').start(); b = gpumem.record('b.gpumem').start(); a.stop(); b.stop()",
+            "a.gpumem, which was stopped before it; stop the inner recording first",
+        ),
         ("gpumem.record('a.gpumem').stop()", "has not been started"),
         ("gpumem.record('old.gpumem').start()", "old.gpumem exists already"),
         ("gpumem.record('no/a.gpumem').start()", "no cannot be written to (No such file or directory)"),
@@ -92,11 +97,48 @@ def test_wrong_use_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> 
     assert sentence in ended.stdout.decode()
 
 
-def test_record_under_gpumem_run_is_refused(tmp_path: Path) -> None:
-    write_program(tmp_path, RECORDS.format(path="inside.gpumem"))
-    ended = run_recorded(tmp_path, "train.py")
-    assert ended.code == 1
-    assert b"UsageError: This process is recorded already" in ended.stderr
+def test_record_under_gpumem_run_is_a_part_of_the_runs_trace_between_two_marks(tmp_path: Path) -> None:
+    looks = "import gpumem as g\nprint([mark.name for mark in g.open(recording.path).marks])\n"
+    write_program(tmp_path, RECORDS.format(path="inside.gpumem") + looks)
+    ended = run_recorded(tmp_path, "-o", "whole.gpumem", "train.py")
+    marks = ["inside.gpumem", "inside", "inside.gpumem", "outside"]
+    assert (ended.code, ended.stdout) == (0, f"whole.gpumem False\n{marks}\n".encode())
+    said = [line for line in ended.note.splitlines() if "recorded already" in line]
+    assert said == [
+        (
+            f"gpumem: this process is recorded already, into {tmp_path}/whole.gpumem; inside.gpumem is no file of its own "
+            "but the part of it from mark:inside.gpumem to mark:inside.gpumem:2 (for the file, start the program without "
+            "gpumem run)."
+        )
+    ]
+    trace = only_trace(tmp_path)
+    assert [mark.name for mark in trace.marks] == marks
+
+
+def test_record_inside_record_is_a_part_of_the_outer_trace_and_said_once(tmp_path: Path) -> None:
+    block = "    with gpumem.record('in.gpumem') as inner:\n        gpumem.step()\n"
+    write_program(
+        tmp_path, f"import gpumem\nwith gpumem.record('out.gpumem') as outer:\n{block}{block}print(inner.path)\n"
+    )
+    ended = run_python(tmp_path, "train.py")
+    assert (ended.code, ended.stdout) == (0, f"{tmp_path}/out.gpumem\n".encode())
+    assert ended.stderr.count(b"recorded already") == 1
+    assert b"(for the file, stop that recording first)" in ended.stderr
+    assert [mark.name for mark in only_trace(tmp_path).marks] == ["in.gpumem", "", "in.gpumem"] * 2
+
+
+def test_part_that_raises_or_is_left_by_a_forked_child_does_not_change_the_programs_end(tmp_path: Path) -> None:
+    write_program(
+        tmp_path,
+        "import gpumem, os\n"
+        "with gpumem.record('in.gpumem'):\n"
+        "    if os.fork() == 0: raise SystemExit(0)\n"
+        "    os.wait()\n"
+        "    raise SystemExit(7)\n",
+    )
+    ended = run_recorded(tmp_path, "-o", "out.gpumem", "train.py")
+    assert (ended.code, ended.stdout) == (7, b"")
+    assert [mark.name for mark in only_trace(tmp_path).marks] == ["in.gpumem"] * 2
 
 
 def test_exception_inside_still_completes_the_trace(tmp_path: Path) -> None:
@@ -129,3 +171,12 @@ def test_program_armed_without_gpumem_run_seals_itself(tmp_path: Path) -> None:
     assert (ended.code, ended.stderr) == (4, b"")
     assert only_trace(tmp_path).path.name == "armed.gpumem"
     assert only_trace(tmp_path).event_count == 1
+
+
+def test_record_in_a_program_armed_without_gpumem_run_names_the_variable(tmp_path: Path) -> None:
+    write_program(tmp_path, RECORDS.format(path="inside.gpumem"))
+    spec = RecordSpec("ab" * 16, str(tmp_path), "armed", sealed_by_other=False)
+    ended = run([sys.executable, "train.py"], tmp_path, further={"GPUMEM_RECORD": spec.to_json()})
+    assert (ended.code, ended.stdout) == (0, b"armed.gpumem False\n")
+    assert b"(for the file, start the program without GPUMEM_RECORD)" in ended.stderr
+    assert only_trace(tmp_path).path.name == "armed.gpumem"

@@ -106,9 +106,9 @@ def test_record_under_gpumem_run_is_a_part_of_the_runs_trace_between_two_marks(t
     said = [line for line in ended.note.splitlines() if "recorded already" in line]
     assert said == [
         (
-            f"gpumem: this process is recorded already, into {tmp_path}/whole.gpumem; inside.gpumem is no file of its own "
-            "but the part of it from mark:inside.gpumem to mark:inside.gpumem:2 (for the file, start the program without "
-            "gpumem run)."
+            f"gpumem: this process is recorded already, into {tmp_path}/whole.gpumem; inside.gpumem is no file of its "
+            "own but the part of it from mark:inside.gpumem to mark:inside.gpumem:2 (for the file, start the program "
+            "without gpumem run)."
         )
     ]
     trace = only_trace(tmp_path)

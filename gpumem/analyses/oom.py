@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gpumem.analyses.oom_facts import OomFacts, OomVerdict, Verdict
 from gpumem.analyses.oom_findings import find_oom_findings
-from gpumem.analyses.oom_rule import OomFacts, OomVerdict, Verdict, judge_refusal
+from gpumem.analyses.oom_rule import judge_refusal
 from gpumem.errors import UsageError
 from gpumem.trace.oom_message import Figure, FoundMessage, OomLog, OomMessage, OomOrigin
 

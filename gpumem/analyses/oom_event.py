@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpumem.analyses.oom import find_oom_verdict, is_expandable_on
-from gpumem.analyses.oom_rule import SMALL_REQUEST_BYTES_MAX, OomFacts, OomVerdict, segment_bytes_of
+from gpumem.analyses.oom_facts import OomFacts, OomVerdict
+from gpumem.analyses.oom_rule import SMALL_REQUEST_BYTES_MAX, segment_bytes_of
 from gpumem.analyses.readings import find_reading
 from gpumem.heap.figures import HeapFigures, measure_heap
 from gpumem.heap.instants import Instant

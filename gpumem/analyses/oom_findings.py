@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpumem.analyses.oom_facts import OomCode, OomFacts, OomFinding, OomVerdict, Verdict
 from gpumem.analyses.oom_rule import (
     CONTEXT_BYTES,
     LARGE_SEGMENT_BYTES,
     LAST_BYTES,
     OUTSIDE_BYTES_LEAST,
     SMALL_SEGMENT_BYTES,
-    OomCode,
-    OomFacts,
-    OomFinding,
-    OomVerdict,
-    Verdict,
     is_held_elsewhere,
     listed_as_other,
 )
@@ -116,6 +112,9 @@ def _on_spill(found: OomVerdict) -> Iterator[OomFinding]:
 def _on_unknown(found: OomVerdict) -> Iterator[OomFinding]:
     if is_held_elsewhere(found.facts):
         yield OomFinding(OomCode.HELD_ELSEWHERE, _bytes(found.facts.process))
+    if found.facts.origin is OomOrigin.XLA:
+        yield from _on_xla()
+        return
     if found.facts.origin is OomOrigin.LIBRARY:
         yield OomFinding(OomCode.LEAVE_ROOM)
         yield OomFinding(OomCode.PAST_THE_ALLOCATOR)
@@ -125,6 +124,15 @@ def _on_unknown(found: OomVerdict) -> Iterator[OomFinding]:
         yield OomFinding(OomCode.FIND_FIGURES)
     yield OomFinding(OomCode.WATCH_DRIVER)
     yield OomFinding(OomCode.RECORD)
+
+
+def _on_xla() -> Iterator[OomFinding]:
+    """PyTorch's settings do not reach XLA's allocator, and a recording does not hold its events."""
+    yield OomFinding(OomCode.XLA_SHARE_CARD)
+    yield OomFinding(OomCode.XLA_RAISE_SHARE)
+    yield OomFinding(OomCode.NEED_LESS)
+    yield OomFinding(OomCode.WATCH_DRIVER)
+    yield OomFinding(OomCode.XLA_RESERVES)
 
 
 def _on_processes(found: OomVerdict) -> Iterator[OomFinding]:

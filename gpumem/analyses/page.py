@@ -13,7 +13,7 @@ from gpumem.analyses.beginning import find_beginning_ns
 from gpumem.analyses.diff import compare_traces
 from gpumem.analyses.diff_findings import Held, TraceDiff
 from gpumem.analyses.explain import Ledger, find_ledger
-from gpumem.analyses.oom_rule import OomVerdict
+from gpumem.analyses.oom_facts import OomVerdict
 from gpumem.analyses.page_canvases import PageCanvases, find_canvases
 from gpumem.analyses.page_curves import PageCurves, find_curves
 from gpumem.analyses.page_detail import Detail

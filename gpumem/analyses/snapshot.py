@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpumem.analyses.oom_event import explain_oom_event, is_oom_event
-from gpumem.analyses.oom_rule import OomVerdict
+from gpumem.analyses.oom_facts import OomVerdict
 from gpumem.analyses.readings import find_reading
 from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.instants import Instant

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpumem.analyses.holdings import COLUMN_OF_GROUP, GroupBy, Holding, measure_holdings
 from gpumem.analyses.oom_event import explain_oom_event
-from gpumem.analyses.oom_rule import OomVerdict
+from gpumem.analyses.oom_facts import OomVerdict
 from gpumem.analyses.readings import find_reading
 from gpumem.errors import UsageError
 from gpumem.heap.figures import HeapFigures, check_levels, measure_heap

@@ -44,6 +44,7 @@ STANDARD_INPUT = "-"
 _INTERESTING = (
     b"ut of memory", b"ried to allocate", b"emoryAllocation", b"OF_MEMORY", b"OfMemory", b"ALLOC_",
     b"expandable_segments", b"reemptively reject", b"exceed allowed", b"bad_alloc: out_of", b"cannot be allocated",
+    b"ailed to allocate", b"OOM when allocating",
 )  # fmt: skip
 """A line without any of these can begin no message and show no settings."""
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*[A-Za-z]")

@@ -9,6 +9,10 @@
     cudaMallocAsync   Allocation on device n would exceed allowed memory … and a figure a line
     CuPy              Out of memory allocating A bytes (allocated so far: R bytes[, limit set to: L bytes]).
     gpumem            Out of memory on device n (NAME): A were asked for, F of T are free. …
+    XLA               RESOURCE_EXHAUSTED: Out of memory while trying to allocate A bytes.   (JAX, TensorFlow)
+                      RESOURCE_EXHAUSTED: Failed to allocate request for A (A bytes) on device ordinal n
+                      failed to allocate A (A bytes) from device: CUDA_ERROR_OUT_OF_MEMORY
+                      OOM when allocating tensor with shape[…] and type … on …GPU:n by allocator GPU_n_bfc
     first words only  CUDA out of memory.             PyTorch's, as something passed it on without its figures
     libraries         CUDA error: out of memory, CUBLAS_STATUS_ALLOC_FAILED, Cuda failure 'out of memory', …
 
@@ -42,12 +46,20 @@ _STARTS = (
         r"Out of memory on device (?=\d{1,4} \()|\d{1,30} bytes cannot be allocated: a request is 1 EiB",
     ),
     (
+        OomOrigin.XLA,
+        (
+            r"(?:RESOURCE_EXHAUSTED|[Rr]esource exhausted): (?:Out of memory|Failed to allocate request for)"
+            r"|OOM when allocating tensor (?=[^\r\n]{1,300} by allocator GPU)"
+            r"|[Ff]ailed to allocate \d[\d.]{0,12}[KMGT]?(?:i?B)? \([^)]{1,30}\) from device: CUDA_ERROR_OUT_OF_MEMORY"
+        ),
+    ),
+    (
         OomOrigin.LIBRARY,
         (
             r"(?:CUDA|HIP) error: out of memory|cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY"
             r"|CU[A-Z]{2,9}_STATUS_ALLOC_FAILED|[Cc]uda failure (?:\d{1,3} )?'out of memory'"
             r"|[Cc]uda runtime error \(2\) ?: out of memory|cudaMalloc\w{0,8} failed: out of memory"
-            r"|std::bad_alloc: out_of_memory|RESOURCE_EXHAUSTED: Out of memory|\b(?:CUDA|HIP) out of memory\b"
+            r"|std::bad_alloc: out_of_memory|\b(?:CUDA|HIP) out of memory\b"
         ),
     ),
 )
@@ -59,6 +71,7 @@ _WHOLE = {
     OomOrigin.TORCH_ASYNC: r"PyTorch limit[^:]*: {bytes}",
     OomOrigin.CUPY: r"bytes\)",
     OomOrigin.GPUMEM: r"are in use|1 EiB at most",
+    OomOrigin.XLA: "",
     OomOrigin.LIBRARY: "",
 }
 
@@ -91,6 +104,8 @@ def parse_message(origin: OomOrigin, text: str) -> OomMessage | None:
             return _parse_cupy(compact)
         case OomOrigin.GPUMEM:
             return _parse_gpumem(text, compact)
+        case OomOrigin.XLA:
+            return _parse_xla(text, compact)
         case _:
             return _parse_library(text, compact)
 
@@ -247,6 +262,25 @@ def _parse_gpumem(written: str, text: str) -> OomMessage | None:
         reserved=reserved,
         allocated=allocated,
         limit=_search(r"The limit is {bytes}", text),
+    )
+
+
+def _parse_xla(written: str, text: str) -> OomMessage:
+    """An error of XLA's allocator: it names no more than the request."""
+    start = START.match(written)
+    assert start is not None, "START matched it"
+    asked = (
+        _search(r"(?:trying to allocate|Out of memory allocating) {bytes}", text)
+        or _search(r"allocate request for [^()]{1,30}\({bytes}\)", text)
+        or _search(r"^failed to allocate [^()]{1,30}\({bytes}\) from device", text[:1].lower() + text[1:])
+    )
+    device = _match(r"on device ordinal (\d{1,4})|GPU:(\d{1,4}) by allocator", text)
+    wording = start[0].removesuffix("Failed to allocate request for").strip(" :(")
+    return OomMessage(
+        OomOrigin.XLA,
+        asked=asked,
+        device=None if device is None else int(device[1] or device[2]),
+        wording=f"XLA, {wording}",
     )
 
 

@@ -7,9 +7,10 @@ Owns: its key names. Must not know: how a verdict is found. No arithmetic.
 from __future__ import annotations
 
 from gpumem.analyses.oom import ExplainedMessage, OomLogFindings
-from gpumem.analyses.oom_rule import OomVerdict
+from gpumem.analyses.oom_facts import OomVerdict
 from gpumem.render.json_parts import Json, document
-from gpumem.render.oom_words import finding_command, finding_text, verdict_text
+from gpumem.render.oom_advice import finding_command, finding_text
+from gpumem.render.oom_words import verdict_text
 from gpumem.trace.oom_message import Figure
 
 

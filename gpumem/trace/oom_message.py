@@ -24,8 +24,10 @@ class OomOrigin(Enum):
     CUPY = "cupy"
     GPUMEM = "gpumem"
     """`gpumem.OutOfMemoryError`."""
+    XLA = "xla"
+    """The allocator of JAX and TensorFlow, which reserves most of a card at its start."""
     LIBRARY = "library"
-    """CUDA, cuBLAS, cuDNN, NCCL, XLA: a request that went to the driver past any allocator with figures."""
+    """CUDA, cuBLAS, cuDNN, NCCL: a request that went to the driver past any allocator with figures."""
     TRACE = "trace"
     """An event of a recording: the figures are exact."""
 

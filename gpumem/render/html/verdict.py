@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpumem.analyses.oom_rule import OomVerdict
+from gpumem.analyses.oom_facts import OomVerdict
 from gpumem.analyses.summary import DeviceSummary
 from gpumem.render.html.markup import short_name
-from gpumem.render.oom_words import finding_command, finding_text, is_advice, verdict_text
+from gpumem.render.oom_advice import finding_command, finding_text, is_advice
+from gpumem.render.oom_words import verdict_text
 from gpumem.render.summary_words import is_bound_by_limit, most, others_clause, unrecorded_sentence
 from gpumem.trace.model import Frame
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share

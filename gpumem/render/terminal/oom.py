@@ -12,18 +12,9 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from gpumem.analyses.oom import ExplainedMessage, OomLogFindings
-from gpumem.analyses.oom_rule import OomCode, OomFacts, OomFinding, OomVerdict, Verdict
-from gpumem.render.oom_words import (
-    OWNERS,
-    asked_text,
-    finding_command,
-    finding_text,
-    is_advice,
-    is_more_than_rounding,
-    is_rough,
-    verdict_text,
-    verdict_word,
-)
+from gpumem.analyses.oom_facts import OomCode, OomFacts, OomFinding, OomVerdict, Verdict
+from gpumem.render.oom_advice import finding_command, finding_text, is_advice
+from gpumem.render.oom_words import OWNERS, asked_text, is_more_than_rounding, is_rough, verdict_text, verdict_word
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import printable

@@ -15,7 +15,7 @@ import gpumem
 from fake_torch import write_fake_torch
 from gpumem import abi
 from gpumem.analyses.oom import explain_log
-from gpumem.analyses.oom_rule import Verdict
+from gpumem.analyses.oom_facts import Verdict
 from gpumem.analyses.replay import Wish, find_replay
 from gpumem.importers.oom_log import read_oom_text
 from gpumem.recorder.torch_install import find_torch

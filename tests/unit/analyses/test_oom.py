@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from gpumem.analyses.oom import explain_log, find_oom_verdict
-from gpumem.analyses.oom_rule import OomCode, OomFacts, OomVerdict, Verdict, segment_bytes_of
+from gpumem.analyses.oom_facts import OomCode, OomFacts, OomVerdict, Verdict
+from gpumem.analyses.oom_rule import segment_bytes_of
 from gpumem.importers.oom_log import read_oom_text
-from gpumem.render.oom_words import finding_text, verdict_text
+from gpumem.render.oom_advice import finding_text
+from gpumem.render.oom_words import verdict_text
 from gpumem.trace.oom_message import Figure, OomOrigin
 from oom_messages import classic, cupy, gpumem, modern, on_driver_pools
 from trace_builder import GiB, KiB, MiB
@@ -343,6 +345,7 @@ CASES: dict[str, tuple[str, Verdict, float | None, float | None]] = {
     "cuDNN": ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", UNKNOWN, None, None),
     "NCCL": ("node1:77:99 [2] misc/alloc.h:55 NCCL WARN Cuda failure 2 'out of memory'", UNKNOWN, None, None),
     "NCCL, no number": ("ncclUnhandledCudaError: Last error: Cuda failure 'out of memory'", UNKNOWN, None, None),
+    "JAX": ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 800 bytes.", UNKNOWN, None, None),
     "cut off": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", UNKNOWN, None, None),
 }  # fmt: skip
 
@@ -570,3 +573,17 @@ def test_error_of_the_driver_is_not_said_to_be_a_library_s() -> None:
     found = explain_log(read_oom_text("RuntimeError: CUDA error: out of memory")).worst
     said = "Unknown: memory was refused, and this error gives no figures of the card."
     assert (found.found.message.origin, verdict_text(found.verdict)) == (OomOrigin.LIBRARY, said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
+        "ResourceExhaustedError: OOM when allocating tensor with shape[9] on device:GPU:0 by allocator GPU_0_bfc",
+    ],
+)
+def test_error_of_xla_gets_advice_on_xla_s_reserve_and_none_on_pytorch_s_settings(text: str) -> None:
+    found = verdict_on(text)
+    assert codes_of(found) == [
+        OomCode.XLA_SHARE_CARD, OomCode.XLA_RAISE_SHARE, OomCode.NEED_LESS, OomCode.WATCH_DRIVER, OomCode.XLA_RESERVES,
+    ]  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpumem.analyses.oom_event import explain_oom_event, is_oom_event
-from gpumem.analyses.oom_rule import OomCode, OomVerdict, Verdict
+from gpumem.analyses.oom_facts import OomCode, OomVerdict, Verdict
 from gpumem.heap.instants import find_instant
 from gpumem.simulate.opening import open_trace
 from gpumem.trace.model import Trace

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumem.analyses.oom import explain_log, find_oom_verdict
-from gpumem.analyses.oom_rule import OomFacts, segment_bytes_of
+from gpumem.analyses.oom_facts import OomFacts
+from gpumem.analyses.oom_rule import segment_bytes_of
 from gpumem.importers.oom_log import read_oom_text
 from gpumem.trace.oom_message import Figure, OomOrigin
 from oom_messages import classic, modern

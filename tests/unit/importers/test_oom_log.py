@@ -209,8 +209,7 @@ def test_cupy_s_bytes_are_exact(text: str, asked: int, held: int, limit: int | N
 @pytest.mark.parametrize(
     ("text", "asked"),
     [
-        ("jax: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.", 17179869184),
-        ("failed to allocate 17.79G (19104890880 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory", None),
+        ("RuntimeError: CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY", None),
         ("RuntimeError: HIP error: out of memory", None),
     ],
 )
@@ -218,6 +217,44 @@ def test_other_libraries_errors_are_found(text: str, asked: int | None) -> None:
     message = messages_in(text)[0].message
     assert message.origin is OomOrigin.LIBRARY
     assert message.asked == (None if asked is None else Figure(asked))
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "device"),
+    [
+        ("jax: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.", 17179869184, None),
+        ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 20029400304 bytes.", 20029400304, None),
+        (
+            "XlaError: RESOURCE_EXHAUSTED: Failed to allocate request for 2.99GiB (3206250496B) on device ordinal 1",
+            3206250496,
+            1,
+        ),
+        ("Resource exhausted: Failed to allocate request for 32.00MiB (33554432B) on device ordinal 0", 33554432, 0),
+        (
+            "failed to allocate 17.79G (19104890880 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+            19104890880,
+            None,
+        ),
+        (
+            "OOM when allocating tensor with shape[64,9] and type float on /job:a/device:GPU:3 by allocator GPU_3_bfc",
+            None,
+            3,
+        ),
+    ],
+)
+def test_errors_of_xla_are_told_from_those_of_pytorch_and_of_libraries(
+    text: str, asked: int | None, device: int | None
+) -> None:
+    found = messages_in(text)
+    assert [one.message.origin for one in found] == [OomOrigin.XLA]
+    assert found[0].message.asked == (None if asked is None else Figure(asked))
+    assert found[0].message.device == device
+
+
+def test_tensorflow_s_error_about_host_memory_is_none_of_a_gpu() -> None:
+    text = "OOM when allocating tensor with shape[1,2] and type float on /job:localhost/device:CPU:0 by allocator cpu"
+    with pytest.raises(InputError):
+        messages_in(text)
 
 
 @pytest.mark.parametrize(
@@ -352,8 +389,8 @@ def test_text_without_such_an_error_says_what_was_looked_for() -> None:
     with pytest.raises(InputError) as caught:
         read_oom_text("Traceback\nValueError: bad shape\n")
     assert str(caught.value) == (
-        "the text given has no out-of-memory error in 2 lines: looked for those of PyTorch, CuPy, gpumem, CUDA and its "
-        "libraries; give the output of the process that failed, with its errors in it (2>&1)."
+        "the text given has no out-of-memory error in 2 lines: looked for those of PyTorch, CuPy, gpumem, XLA, CUDA "
+        "and its libraries; give the output of the process that failed, with its errors in it (2>&1)."
     )
 
 

@@ -26,7 +26,7 @@ from gpumem.analyses.summary import summarise_trace
 from gpumem.heap.instants import find_instant
 from gpumem.render.html.ledger import ledger_section
 from gpumem.render.html.page import SCRIPTS, STYLES, render_page
-from gpumem.render.oom_words import finding_text, is_advice
+from gpumem.render.oom_advice import finding_text, is_advice
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import parse_moment
 from gpumem.vocabulary import DeviceOrdinal

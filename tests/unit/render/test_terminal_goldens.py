@@ -140,6 +140,7 @@ OOM_LOGS = {
     "spill": classic("20.00 MiB", of="8.00 GiB", used="17.20 GiB", free="0 bytes", reserved="17.53 GiB"),
     "rounded": modern("3.00 GiB", of="23.65 GiB", free="1.00 GiB", used="18.00 GiB", idle="2.00 GiB"),
     "cublas": "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "xla": "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
     "cupy": cupy(8 * GiB, 12 * GiB, 16 * GiB),
     "gpumem": gpumem("512.00 MiB", of="8.00 GiB", free="100.00 MiB", held="7.50 GiB", used="6.00 GiB").replace(
         "NVIDIA H200", "NVIDIA \x1b[31m[bold]\u202e H200"

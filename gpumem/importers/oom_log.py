@@ -332,5 +332,5 @@ def _nothing_found(name: str, head: bytes, lines: int) -> str:
             return f"{name} is {kind}."
     return (
         f"{name} has no out-of-memory error in {counted(lines, 'line')}: looked for those of PyTorch, CuPy, gpumem, "
-        "CUDA and its libraries; give the output of the process that failed, with its errors in it (2>&1)."
+        "XLA, CUDA and its libraries; give the output of the process that failed, with its errors in it (2>&1)."
     )

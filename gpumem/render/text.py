@@ -1,7 +1,7 @@
 """Foreign text made safe to print.
 
-Owns: which characters are shown as escapes, and how a program's end and a point in a trace are put in passing. Must
-not know: terminals, styles.
+Owns: which characters are shown as escapes, and how a device, a program's end and a point in a trace are put in
+passing. Must not know: terminals, styles.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def device_phrase(name: str | None, device: int) -> str:
+    """A device within a sentence: `the NVIDIA H200`, `the simulated device`; `device 0` where its name is not known."""
+    return f"the {printable(name)}" if name else f"device {device}"
 
 
 def ending(ended_by: str) -> str:

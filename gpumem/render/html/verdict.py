@@ -14,6 +14,7 @@ from gpumem.render.html.markup import short_name
 from gpumem.render.oom_advice import finding_command, finding_text, is_advice
 from gpumem.render.oom_words import verdict_text
 from gpumem.render.summary_words import is_bound_by_limit, most, others_clause, unrecorded_sentence
+from gpumem.render.text import device_phrase
 from gpumem.trace.model import Frame
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import Basis
@@ -37,6 +38,11 @@ def card_name(device: DeviceSummary) -> str:
     return short_name(device.facts.name) if device.facts.name else f"device {device.facts.device}"
 
 
+def _card(device: DeviceSummary) -> str:
+    """The card in running text."""
+    return device_phrase(device.facts.name and short_name(device.facts.name), device.facts.device)
+
+
 def site_name(site: Frame | None) -> str:
     """A site in running text."""
     if site is None:
@@ -47,9 +53,9 @@ def site_name(site: Frame | None) -> str:
 def verdict_sentences(device: DeviceSummary, oom: OomVerdict | None) -> list[str]:
     """The peak, who held it, and what limits: where a request was refused, the verdict on that."""
     if not device.is_recorded:
-        return [unrecorded_sentence(device, card_name(device))]
+        return [unrecorded_sentence(device, _card(device))]
     if not device.peak.held_bytes and not most(device.reserved_bytes):
-        return [f"Nothing was allocated on {card_name(device)} (device {device.facts.device})."]
+        return [f"Nothing was allocated on {_card(device)} (device {device.facts.device})."]
     return [
         _peak_sentence(device),
         *_holder_sentence(device),
@@ -67,7 +73,7 @@ def _peak_sentence(device: DeviceSummary) -> str:
         where = f"{format_duration(peak.instant.time_ns)} in, at event {format_count(peak.instant.event)}{step}"
     share = ""
     if capacity:
-        share = f": {format_share(peak.held_bytes, capacity)} of the {format_bytes(capacity)} of {card_name(device)}"
+        share = f": {format_share(peak.held_bytes, capacity)} of the {format_bytes(capacity)} of {_card(device)}"
     return f"{most_word} {format_bytes(peak.held_bytes)} were {word} ({where}){share}."
 
 

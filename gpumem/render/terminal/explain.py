@@ -17,7 +17,7 @@ from gpumem.analyses.ledger_parts import Component, ComponentName, Evidence
 from gpumem.render.explain_text import component_label, finding_text, pinned_text
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
-from gpumem.render.text import instant_text, printable
+from gpumem.render.text import device_phrase, instant_text, printable
 from gpumem.trace.moments import End, Peak
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import TraceSource
@@ -86,7 +86,7 @@ def _pinned_lines(pinned: PinnedSegment, page: Page) -> Iterator[Text]:
 
 def _verdict(explanation: Explanation, ledger: Ledger) -> str:
     when = _moment_text(explanation)
-    card = printable(ledger.facts.name) if ledger.facts.name else f"device {ledger.facts.device}"
+    card = device_phrase(ledger.facts.name, ledger.facts.device)
     if ledger.reserved_bytes is None:
         if ledger.process_bytes is None:
             return f"{when}, what this process holds of {card} is not known."

@@ -15,7 +15,7 @@ from gpumem.heap.instants import Instant
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.oom import verdict_report
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
-from gpumem.render.text import instant_text, printable
+from gpumem.render.text import device_phrase, instant_text, printable
 from gpumem.trace.model import Reading
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import BlockState
@@ -63,13 +63,13 @@ def _device_lines(snapshot: HeapSnapshot, device: DeviceSnapshot, page: Page, to
 
 
 def _not_recorded(instant: Instant, device: DeviceSnapshot) -> str:
-    name = printable(device.facts.name) if device.facts.name else f"device {device.facts.device}"
+    name = device_phrase(device.facts.name, device.facts.device)
     return f"At {instant_text(instant.time_ns, instant.event)}: no allocator was recorded on {name}."
 
 
 def _verdict(instant: Instant, device: DeviceSnapshot) -> str:
     facts = device.facts
-    name = printable(facts.name) if facts.name else f"device {facts.device}"
+    name = device_phrase(facts.name, facts.device)
     blocks = sum(segment.allocated_count for segment in device.segments) + len(device.unplaced_blocks)
     card = f" of {name}'s {format_bytes(facts.capacity_bytes)}" if facts.capacity_bytes else f" on {name}"
     share = f", {format_share(device.reserved_bytes, facts.capacity_bytes)}" if facts.capacity_bytes else ""

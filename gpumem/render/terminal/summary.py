@@ -18,7 +18,7 @@ from gpumem.render.summary_words import is_bound_by_limit, most, no_device_sente
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.holders import holder_lines
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
-from gpumem.render.text import ending_sentence, instant_text, printable
+from gpumem.render.text import device_phrase, ending_sentence, instant_text, printable
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import Basis, EventIndex, TraceSource
 
@@ -126,7 +126,7 @@ def _device_lines(device: DeviceSummary, page: Page, top: int, path: str, *, is_
 
 
 def _card(device: DeviceSummary) -> str:
-    return printable(device.facts.name) if device.facts.name else f"device {device.facts.device}"
+    return device_phrase(device.facts.name, device.facts.device)
 
 
 def _verdict(device: DeviceSummary) -> str:

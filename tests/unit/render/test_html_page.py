@@ -203,7 +203,7 @@ def test_hostile_names_are_text() -> None:
 def test_verdict_says_peak_holder_and_bound() -> None:
     text = Elements(training_page()).text
     assert "At most" in text
-    assert "of NVIDIA H200" in text
+    assert "of the NVIDIA H200" in text
     assert "It did not run out" in text
 
 

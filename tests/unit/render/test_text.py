@@ -6,13 +6,20 @@ from gpumem.analyses.snapshot import find_snapshot
 from gpumem.heap.instants import find_instant
 from gpumem.render.terminal.snapshot import render_snapshot
 from gpumem.render.terminal.theme import UNICODE, Page
-from gpumem.render.text import instant_text
+from gpumem.render.text import device_phrase, instant_text
 from gpumem.trace.moments import parse_moment
 from gpumem.units import GIB, MIB
 from tests.trace_builder import TraceBuilder
 
 PAGE = Page(80, UNICODE)
 SECOND = 1_000_000_000
+
+
+def test_device_in_a_sentence_has_its_article() -> None:
+    assert f"of {device_phrase('NVIDIA H200', 0)}'s 24.00 GiB" == "of the NVIDIA H200's 24.00 GiB"
+    assert f"of {device_phrase('simulated device', 0)}'s 24.00 GiB" == "of the simulated device's 24.00 GiB"
+    assert device_phrase("a\nname", 0) == "the a\\nname"
+    assert device_phrase(None, 2) == device_phrase("", 2) == "device 2"
 
 
 def test_point_in_a_trace_says_what_came_before_it() -> None:

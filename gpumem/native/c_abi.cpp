@@ -59,7 +59,7 @@ gm_status gm_recorder_get_path(char* path, size_t capacity) {
   return path && capacity ? gpumem::recorder::get_path(path, capacity) : static_cast<gm_status>(GM_BAD_ARGUMENT);
 }
 
-gm_status gm_record_event(const gm_event* event) {
+[[gnu::hot]] gm_status gm_record_event(const gm_event* event) {
   if (!event) return GM_BAD_ARGUMENT;
   return gpumem::guarded_recording([&] { return gpumem::recorder::record_event(*event, event->device); });
 }

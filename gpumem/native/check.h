@@ -1,5 +1,6 @@
 // GM_CHECK: our own bugs end the process with a sentence; the world's failures are gm_status values. GM_LIKELY and
-// GM_UNLIKELY: what the compiler is to lay in the straight line of an event's code, and what out of it.
+// GM_UNLIKELY: what the compiler is to lay in the straight line of an event's code, and what out of it. (What every
+// event runs is [[gnu::hot]] besides: it then lies together on few pages.)
 //
 // Owns: these macros. Must not know: anything else.
 #pragma once

@@ -57,8 +57,8 @@ class LiveAllocator : private EventSink {
   LiveAllocator(std::unique_ptr<SimulatedDevice> device, const LiveOptions& options);
   ~LiveAllocator() override;
 
-  Outcome allocate(uint64_t bytes, uint64_t stream, Allocation* allocation);
-  Outcome free(uint64_t address);
+  [[gnu::hot]] Outcome allocate(uint64_t bytes, uint64_t stream, Allocation* allocation);
+  [[gnu::hot]] Outcome free(uint64_t address);
   Outcome record_stream(uint64_t address, uint64_t stream);
   Outcome empty_cache();
 
@@ -112,7 +112,7 @@ class LiveAllocator : private EventSink {
   template <typename Change>
   Outcome change(Outcome otherwise, Change make);
 
-  void on_event(const PolicyEvent& event) override;
+  [[gnu::hot]] void on_event(const PolicyEvent& event) override;
   void count(const PolicyEvent& event);
   Outcome release_idle();
   LiveStatistics counted() const { return LiveStatistics{policy_.statistics(), counts_}; }

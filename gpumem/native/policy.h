@@ -86,8 +86,8 @@ class Policy {
   Policy(const Policy&) = delete;
   Policy& operator=(const Policy&) = delete;
 
-  Outcome allocate(const Request& request, Allocation* allocation);
-  Outcome free(uint64_t address);
+  [[gnu::hot]] Outcome allocate(const Request& request, Allocation* allocation);
+  [[gnu::hot]] Outcome free(uint64_t address);
   Outcome record_stream(uint64_t address, uint64_t stream);
   Outcome empty_cache();
 
@@ -121,8 +121,8 @@ class Policy {
     bool is_listed = false;    // … from which it is taken when it is handed out
     uint16_t flags = 0;
   };
-  Outcome plan(const Request& request, Attempt* attempt);
-  Block* find_fit(const Attempt& attempt, BlockList::Cursor* place = nullptr) const;
+  [[gnu::hot]] Outcome plan(const Request& request, Attempt* attempt);
+  [[gnu::hot]] Block* find_fit(const Attempt& attempt, BlockList::Cursor* place = nullptr) const;
   bool would_fit_after(const Attempt& attempt, const Block* completed) const;
   bool is_over_limit(const Attempt& attempt) const;
   std::vector<Block*> find_garbage() const;
@@ -159,7 +159,7 @@ class Policy {
   // policy.cpp: the order of attempts
   bool find_or_make_block(Attempt* attempt);
   bool retry_after_full_release(Attempt* attempt);
-  void hand_out(Attempt* attempt, Allocation* allocation);
+  [[gnu::hot]] void hand_out(Attempt* attempt, Allocation* allocation);
   Outcome refuse(const Attempt& attempt);
   void require(DeviceStatus status, const char* call);
   template <typename Body>
@@ -177,11 +177,11 @@ class Policy {
   bool should_split(const Attempt& attempt) const;
   Block* split_front(const Attempt& attempt);
   void take_from_list(const Attempt& attempt);
-  void count_inactive_split(const Block* block, bool added);
+  [[gnu::hot]] void count_inactive_split(const Block* block, bool added);
   void begin_net_split();
   void end_net_split(bool is_small);
-  bool merge(Block* block, Block* neighbour);
-  void insert_free(Block* block);
+  [[gnu::hot]] bool merge(Block* block, Block* neighbour);
+  [[gnu::hot]] void insert_free(Block* block);
   void erase_free(Block* block);
   uint64_t reusable_bytes_below(uint64_t rounded_bytes) const;
   bool uses_expandable(const BlockPool& pool) const;
@@ -210,8 +210,8 @@ class Policy {
   void release_segment(Block* block);
 
   // policy_frees.cpp: frees that wait for other streams
-  void free_block(Block* block);
-  void complete(Block* block, uint8_t kind);
+  [[gnu::hot]] void free_block(Block* block);
+  [[gnu::hot]] void complete(Block* block, uint8_t kind);
   bool record_events(Block* block);
   void record_held_back_events();
   void finish_frees();

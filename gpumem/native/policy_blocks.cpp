@@ -8,12 +8,12 @@
 namespace gpumem {
 namespace {
 
-constexpr size_t kEntriesFew = 12;
+constexpr size_t kEntriesFew = 5;
 constexpr size_t kSlabBlocks = 512;
 
 }  // namespace
 
-// How many of the ascending keys lie below `key`; no branch depends on the keys.
+// How many of the ascending keys lie below `key`.
 size_t BlockList::count_below(const Key* keys, size_t count, const Key& key) {
   const Key* first = keys;
   while (count > 1) {

@@ -63,7 +63,7 @@ class BlockList {
 
   explicit BlockList(Order order) : order_(order) {}
 
-  void insert(Block* block);
+  [[gnu::hot]] void insert(Block* block);
   void erase(Block* block) { erase_at(find(block)); }
   bool contains(const Block* block) const;
   size_t block_count() const { return block_count_; }
@@ -77,14 +77,14 @@ class BlockList {
   bool is_end(Cursor cursor) const { return cursor.leaf == leaves_.size(); }
   bool is_begin(Cursor cursor) const { return cursor.leaf == 0 && cursor.slot == 0; }
   Block* at(Cursor cursor) const { return leaves_[cursor.leaf]->blocks[cursor.slot]; }
-  void erase_at(Cursor cursor);
+  [[gnu::hot]] void erase_at(Cursor cursor);
   // Puts a block whose bytes and address have changed to its new place; mostly that is near the old one.
   void move_at(Cursor cursor);
   Cursor after(Cursor cursor) const;
   Cursor before(Cursor cursor) const;
 
  private:
-  static constexpr size_t kEntriesMax = 64;
+  static constexpr size_t kEntriesMax = 16;
   struct Key {
     uint64_t major;  // bytes, or address
     uint64_t minor;  // address, or 0
@@ -102,7 +102,7 @@ class BlockList {
     return order_ == Order::kAddress ? Key{block->address, 0} : Key{block->bytes, block->address};
   }
   static size_t count_below(const Key* keys, size_t count, const Key& key);
-  Cursor lower_bound(const Key& key) const;
+  [[gnu::hot]] Cursor lower_bound(const Key& key) const;
   Cursor find(const Block* block) const;
   void split_leaf(size_t leaf);
   void join_next_leaf(size_t leaf);
@@ -180,9 +180,9 @@ class BlockStore {
 class BlockMap {
  public:
   BlockMap();
-  void insert(Block* block);
-  Block* find(uint64_t address) const;
-  void erase(uint64_t address);
+  [[gnu::hot]] void insert(Block* block);
+  [[gnu::hot]] Block* find(uint64_t address) const;
+  [[gnu::hot]] void erase(uint64_t address);
   size_t block_count() const { return block_count_; }
 
  private:

@@ -45,7 +45,7 @@ struct Settings {
 bool parse_settings(const std::string& text, Settings* settings, std::string* error);
 
 // Bytes of the block that a request of `bytes` needs.
-uint64_t round_request(const Settings& settings, uint64_t bytes);
+[[gnu::hot]] uint64_t round_request(const Settings& settings, uint64_t bytes);
 
 // Bytes of the segment asked from the driver when no block fits a rounded request.
 uint64_t segment_bytes_for(const Settings& settings, const Behaviour& behaviour, uint64_t rounded_bytes);

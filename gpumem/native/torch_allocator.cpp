@@ -198,7 +198,7 @@ gm_status gm_torch_share(gm_allocator* allocator) {
 
 extern "C" {
 
-GM_API void* gm_torch_malloc(size_t bytes, int device, void* stream) {
+[[gnu::hot]] GM_API void* gm_torch_malloc(size_t bytes, int device, void* stream) {
   LiveAllocator* allocator = find_allocator(device);
   if (!allocator) allocator = start_device(device);
   gpumem::Allocation allocation;
@@ -208,7 +208,7 @@ GM_API void* gm_torch_malloc(size_t bytes, int device, void* stream) {
 }
 
 // Called from destructors of tensors, where an exception would end the process.
-GM_API void gm_torch_free(void* address, size_t, int device, void*) {
+[[gnu::hot]] GM_API void gm_torch_free(void* address, size_t, int device, void*) {
   LiveAllocator* allocator = find_allocator(device);
   if (!address || !allocator) return;
   gpumem::guarded([&] { return gpumem::status_of(allocator->free(reinterpret_cast<uintptr_t>(address))); });

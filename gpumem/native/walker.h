@@ -28,7 +28,7 @@ struct WalkerCaches {
 gm_status start_walker(char* reason, size_t capacity);
 // Id of the calling thread's stack, whose memo of this journal is `memo`; 0 when it has no Python frames or walking is
 // off.
-uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo);
+[[gnu::hot]] uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo);
 // Depth of the calling thread's stack; at most `capacity` pairs are written, innermost first.
 uint32_t walk_current_stack(uint64_t* code_addresses, uint32_t* instruction_offsets, uint32_t capacity);
 // Switches walking off for good.

@@ -24,6 +24,9 @@ _COLUMNS = (("allocated", 9), ("reserved", 8), ("NVML process", 12))
 _GAP = 2
 
 
+_ON_ONE_PAGE = "All of it on one page, with curves, flame graph and heap map, for the browser:"
+
+
 def render_demo(demo: Demo, summary: TraceSummary, snapshot: HeapSnapshot, page: Page, *, shown_at: str) -> Text:
     """The steps with why each figure moved, two reports with their commands, and the command for a page."""
     text = render_steps(demo, page)
@@ -33,7 +36,8 @@ def render_demo(demo: Demo, summary: TraceSummary, snapshot: HeapSnapshot, page:
         (f"gpumem snapshot {trace} --at {shlex.quote(shown_at)}", render_snapshot(snapshot, page)),
     ):
         text.append("\n").append(f"$ {command}\n", style=theme.COMMAND).append_text(part)
-    text.append("\nAll of it on one page, with curves, flame graph and heap map, for the browser:\n")
+    for line in ("", *theme.wrap(_ON_ONE_PAGE, page.width)):
+        text.append(f"{line}\n")
     return text.append(f"$ gpumem report {trace}\n", style=theme.COMMAND)
 
 

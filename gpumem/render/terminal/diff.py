@@ -126,23 +126,23 @@ def _device_lines(diff: TraceDiff, device: DeviceDiff, page: Page, top: int, *, 
     if not is_known and device.nvml_process_bytes == BeforeAfter(None, None):
         return
     yield ""
-    yield Text(
-        fit_left(_device_name(device, page), _LABEL_WIDTH)
-        + fit_right("before", _BYTES_WIDTH)
-        + fit_right("after", _BYTES_WIDTH)
-        + fit_right("change", _BYTES_WIDTH)
-        + fit_right("of before", _BYTES_WIDTH),
-        style=theme.QUIET,
-    )
+    titles = ("before", "after", "change", *(["of before"] if _has_share(page) else []))
+    head = "".join(fit_right(title, _BYTES_WIDTH) for title in titles)
+    yield Text(fit_left(_device_name(device, page), _LABEL_WIDTH) + head, style=theme.QUIET)
     if is_known and device.basis is Basis.ALLOCATED:
-        yield _figure_row("requested", device.requested_bytes)
+        yield _figure_row("requested", device.requested_bytes, page)
     for figure in _figures_shown(diff, device) if is_known else ():
-        yield _figure_row(figure_name(figure, device.basis), figure_of(device, figure))
+        yield _figure_row(figure_name(figure, device.basis), figure_of(device, figure), page)
     if device.nvml_process_bytes != BeforeAfter(None, None):
-        yield _figure_row("NVML: this process", device.nvml_process_bytes)
+        yield _figure_row("NVML: this process", device.nvml_process_bytes, page)
     if is_known:
         yield ""
         yield from _group_lines(device, page, top, by_stack=by_stack)
+
+
+def _has_share(page: Page) -> bool:
+    """Whether the page has room for the change's share; a narrow one shows the figures that it follows from."""
+    return page.width >= _LABEL_WIDTH + 4 * _BYTES_WIDTH
 
 
 def _device_name(device: DeviceDiff, page: Page) -> str:
@@ -163,13 +163,13 @@ def _figures_shown(diff: TraceDiff, device: DeviceDiff) -> Iterator[Figure]:
         yield Figure.RESERVED_PEAK
 
 
-def _figure_row(name: str, figure: BeforeAfter) -> Text:
+def _figure_row(name: str, figure: BeforeAfter, page: Page) -> Text:
     row = Text(fit_left(name, _LABEL_WIDTH))
     for value in (figure.before, figure.after):
         row.append(fit_right("-" if value is None else format_bytes(value), _BYTES_WIDTH))
     delta = "-" if figure.delta is None else format_bytes_delta(figure.delta)
     row.append(fit_right(delta, _BYTES_WIDTH), style=theme.FIGURE)
-    if figure.delta and figure.before:
+    if figure.delta and figure.before and _has_share(page):
         sign = "+" if figure.delta > 0 else ""
         row.append(fit_right(f"{sign}{format_share(figure.delta, figure.before)}", _BYTES_WIDTH), style="not bold")
     return row
@@ -186,16 +186,18 @@ def _group_lines(device: DeviceDiff, page: Page, top: int, *, by_stack: bool) ->
         return
     held = format_bytes(sum(group.after_bytes for group in same))
     unchanged = f"; {_hold(len(same))} the same {held}" if same else ""
-    yield Text(
-        fit_right("change", _CHANGE_WIDTH) + f"  {counted(len(changed), noun)} changed{unchanged}", style=theme.QUIET
-    )
+    said = theme.wrap(f"{counted(len(changed), noun)} changed{unchanged}", page.width - _CHANGE_WIDTH - 2)
+    for number, line in enumerate(said):
+        yield Text(fit_right("" if number else "change", _CHANGE_WIDTH) + f"  {line}", style=theme.QUIET)
     for group in changed[:top]:
         yield from _group_rows(group, page, by_stack=by_stack)
     rest = changed[top:]
     if rest:
         delta = format_bytes_delta(sum(group.delta_bytes for group in rest))
         row = Text(fit_right(delta, _CHANGE_WIDTH), style=theme.FIGURE)
-        yield row.append(f"  ({counted(len(rest), f'more {noun}')}; --top {len(changed)} shows all)", style="not bold")
+        more, flag = counted(len(rest), f"more {noun}"), f"--top {len(changed)}"
+        shown = theme.fitting(page.width - _CHANGE_WIDTH - 2, f"({more}; {flag} shows all)", f"({more}; {flag})")
+        yield row.append(f"  {shown}", style="not bold")
 
 
 def _group_rows(group: GroupDiff, page: Page, *, by_stack: bool) -> Iterator[Text]:
@@ -217,9 +219,9 @@ def _hold(count: int) -> str:
 
 def _place(group: GroupDiff, room: int, page: Page) -> str:
     if group.held is Held.EVENTS_LACKING:
-        return "(blocks whose events the recording lacks)"
+        return theme.fitting(room, "(blocks whose events the recording lacks)", "(events not recorded)")
     if group.site is None:
-        return "(no Python stack: autograd's threads, C++ code)"
+        return theme.fitting(room, "(no Python stack: autograd's threads, C++ code)", "(no Python stack)")
     return theme.site_text(group.site.file, group.site.line, group.site.function, room, page.glyphs.ellipsis)
 
 

@@ -23,6 +23,7 @@ from gpumem.units import counted, format_bytes, format_count, format_duration, f
 from gpumem.vocabulary import TraceSource
 
 _LABEL_WIDTH = 30
+_LABEL_WIDTH_LEAST = 12
 _BYTES_WIDTH = 11
 _SHARE_WIDTH = 9
 _EVIDENCE_WIDTH = 10
@@ -144,7 +145,7 @@ class _Row:
 def _card_lines(ledger: Ledger, page: Page) -> Iterator[Text]:
     whole = ledger.card_bytes
     yield _header("the card", whole, "of card", page)
-    for row in _rows(ledger.card, 0):
+    for row in _rows(ledger.card, 0, page):
         yield _row_line(row, whole, page)
 
 
@@ -152,31 +153,37 @@ def _process_lines(ledger: Ledger, page: Page) -> Iterator[Text]:
     whole = (ledger.reserved_bytes if ledger.process_bytes is None else ledger.process_bytes) or 0
     name = "the allocator" if ledger.process_bytes is None else "this process"
     yield _header(name, whole, "of it", page)
-    rows = list(_rows(ledger.components, 0))
+    rows = list(_rows(ledger.components, 0, page))
     if ledger.unexplained_bytes is not None:
         end = sum(one.held_bytes for one in ledger.components)
         rows.append(_Row(_REST, 0, ledger.unexplained_bytes, Evidence.DIFFERENCE, end))
     for row in rows:
         yield _row_line(row, whole, page)
     sums = ledger.sums
-    yield Text(
+    said = (
         f"{format_bytes(sums.measured_bytes)} measured + {format_bytes(sums.derived_bytes)} derived + "
-        f"{format_bytes(sums.difference_bytes)} by difference = {format_bytes(sums.sum_bytes)}",
-        style=theme.QUIET,
+        f"{format_bytes(sums.difference_bytes)} by difference = {format_bytes(sums.sum_bytes)}"
     )
+    yield from (Text(line, style=theme.QUIET) for line in theme.wrap(said, page.width, indent=_INDENT))
+
+
+def _label_width(page: Page) -> int:
+    """A narrow page takes from the labels what the figures and their evidence need."""
+    rest = _BYTES_WIDTH + _SHARE_WIDTH + 2 + _EVIDENCE_WIDTH
+    return min(_LABEL_WIDTH, max(_LABEL_WIDTH_LEAST, page.width - rest))
 
 
 def _header(name: str, whole: int, share: str, page: Page) -> Text:
-    line = Text(fit_left(name, _LABEL_WIDTH), style=theme.QUIET)
+    line = Text(fit_left(name, _label_width(page)), style=theme.QUIET)
     line.append(fit_right(format_bytes(whole), _BYTES_WIDTH), style=theme.FIGURE)
     return line.append(fit_right(share, _SHARE_WIDTH))
 
 
-def _rows(components: Sequence[Component], begin_bytes: int, depth: int = 0) -> Iterator[_Row]:
+def _rows(components: Sequence[Component], begin_bytes: int, page: Page, depth: int = 0) -> Iterator[_Row]:
     """A row for each component and its parts; of many changes outside the allocator the largest."""
     for one in components:
         yield _Row(
-            _label(one, _LABEL_WIDTH - 1 - len(_INDENT) * depth),
+            _label(one, _label_width(page) - 1 - len(_INDENT) * depth),
             depth,
             one.held_bytes,
             one.evidence,
@@ -188,7 +195,7 @@ def _rows(components: Sequence[Component], begin_bytes: int, depth: int = 0) -> 
             largest = sorted(one.children, key=lambda child: -abs(child.held_bytes))[: _CHANGES_SHOWN - 1]
             shown = [child for child in one.children if child in largest]
             left_out = len(one.children) - len(shown)
-        yield from _rows(shown, begin_bytes, depth + 1)
+        yield from _rows(shown, begin_bytes, page, depth + 1)
         if left_out:
             held = sum(child.held_bytes for child in shown)
             label = f"{counted(left_out, 'more moment')}"
@@ -207,8 +214,8 @@ def _label(component: Component, width: int) -> str:
 
 
 def _row_line(row: _Row, whole: int, page: Page) -> Text:
-    label = theme.shorten(_INDENT * row.depth + row.label, _LABEL_WIDTH - 1, page.glyphs.ellipsis)
-    line = Text(fit_left(label, _LABEL_WIDTH))
+    label = theme.shorten(_INDENT * row.depth + row.label, _label_width(page) - 1, page.glyphs.ellipsis)
+    line = Text(fit_left(label, _label_width(page)))
     line.append(fit_right(format_bytes(row.held_bytes), _BYTES_WIDTH), style="" if row.is_parent else theme.FIGURE)
     line.append(fit_right(_share(row.held_bytes, whole), _SHARE_WIDTH))
     room = page.width - line.cell_len - _EVIDENCE_WIDTH - 4

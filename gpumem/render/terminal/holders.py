@@ -19,6 +19,7 @@ from gpumem.units import counted, format_bytes, format_count, format_share
 _BYTES_WIDTH = 11
 _SHARE_WIDTH = 8
 _COUNT_WIDTH = 9
+_FIGURES_WIDTH = _BYTES_WIDTH + _SHARE_WIDTH + 1 + _COUNT_WIDTH + 2
 STACK_FRAMES_SHOWN = 6
 _DEFAULT_STREAM = "0x0"
 _WITHOUT_KEY = {
@@ -34,11 +35,13 @@ def holder_lines(peak: PeakHolders, page: Page, top: int) -> Iterator[Text]:
     by = peak.by or GroupBy.SITE
     holdings = list(peak.by_site if peak.by is None else peak.by_key)
     one = by.value
+    room = page.width - _FIGURES_WIDTH
+    of_peak = f"{one} holding the peak of {format_bytes(peak.held_bytes)}"
     header = (
         fit_right("bytes", _BYTES_WIDTH)
         + fit_right("of peak", _SHARE_WIDTH + 1)
         + fit_right("blocks", _COUNT_WIDTH)
-        + f"  {one} holding the peak of {format_bytes(peak.held_bytes)}"
+        + f"  {theme.fitting(room, of_peak, f'{one} holding the peak', one)}"
     )
     yield Text(header, style=theme.QUIET)
     with_key = [holding for holding in holdings if holding.key is not None]
@@ -48,7 +51,8 @@ def holder_lines(peak: PeakHolders, page: Page, top: int) -> Iterator[Text]:
             yield from _stack_rows(holding, page)
     rest = with_key[top:]
     if rest:
-        text = f"({counted(len(rest), f'more {one}')}; --top {len(with_key)} shows all)"
+        more, flag = counted(len(rest), f"more {one}"), f"--top {len(with_key)}"
+        text = theme.fitting(room, f"({more}; {flag} shows all)", f"({more}; {flag})")
         yield _holding_row(
             sum(holding.held_bytes for holding in rest),
             peak.held_bytes,
@@ -57,16 +61,20 @@ def holder_lines(peak: PeakHolders, page: Page, top: int) -> Iterator[Text]:
         )
     for holding in holdings:
         if holding.key is None:
-            text = _keyless_text(holding, by, is_alone=not with_key)
+            text = theme.fitting(room, *_keyless_texts(holding, by, is_alone=not with_key))
             yield _holding_row(holding.held_bytes, peak.held_bytes, holding.block_count, text)
 
 
-def _keyless_text(holding: Holding, by: GroupBy, *, is_alone: bool) -> str:
-    """Whose the blocks are that belong to no group; where none belongs to any, stacks were most likely not recorded."""
+def _keyless_texts(holding: Holding, by: GroupBy, *, is_alone: bool) -> tuple[str, ...]:
+    """Whose the blocks are that belong to no group, longest first; where none belongs to any, stacks were most likely
+    not recorded.
+    """
     if not holding.block_count:
-        return "(blocks whose events the recording lacks)"
+        return "(blocks whose events the recording lacks)", "(events not recorded)"
+    if by in _WITHOUT_KEY:
+        return (_WITHOUT_KEY[by],)
     reason = "not recorded, or C++ alone" if is_alone else "autograd's threads, C++ code"
-    return _WITHOUT_KEY.get(by, f"(no Python stack: {reason})")
+    return f"(no Python stack: {reason})", "(no Python stack)"
 
 
 def _holding_row(held_bytes: int, peak_bytes: int, block_count: int, text: str) -> Text:
@@ -78,7 +86,7 @@ def _holding_row(held_bytes: int, peak_bytes: int, block_count: int, text: str) 
 
 
 def _key_text(holding: Holding, by: GroupBy, page: Page) -> str:
-    width = page.width - _BYTES_WIDTH - _SHARE_WIDTH - 1 - _COUNT_WIDTH - 2
+    width = page.width - _FIGURES_WIDTH
     site = holding.site
     if by in (GroupBy.SITE, GroupBy.STACK) and site is not None:
         return theme.site_text(site.file, site.line, site.function, width, page.glyphs.ellipsis)

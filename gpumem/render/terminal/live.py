@@ -23,6 +23,8 @@ _BYTES_WIDTH = 12
 _SHARE_WIDTH = 9
 _USER_WIDTH = 10
 _STATE_WIDTH = 10
+_WIDTH_WITH_USER = 72
+"""A narrower page leaves out who owns a process, so that its command can be told."""
 
 
 def render_live(live: LiveExplanation, page: Page) -> Text:
@@ -86,14 +88,15 @@ def _device_lines(device: LiveDevice, page: Page) -> Iterator[Text | str]:
     if not device.holders:
         yield Text("  no process is listed", style=theme.QUIET)
         return
-    yield Text(_row("pid", "bytes", "of card", "user", "state", "command"), style=theme.QUIET)
+    yield Text(_row(page, "pid", "bytes", "of card", "user", "state", "command"), style=theme.QUIET)
     for holder in device.holders:
         yield _holder_row(holder, None if isinstance(total, Unavailable) else total, page)
 
 
-def _row(pid: str, held: str, share: str, user: str, state: str, command: str) -> str:
+def _row(page: Page, pid: str, held: str, share: str, user: str, state: str, command: str) -> str:
     left = fit_right(pid, _PID_WIDTH) + fit_right(held, _BYTES_WIDTH) + fit_right(share, _SHARE_WIDTH)
-    return f"{left}  {fit_left(user, _USER_WIDTH)}{fit_left(state, _STATE_WIDTH)}{command}"
+    user = fit_left(user, _USER_WIDTH) if page.width >= _WIDTH_WITH_USER else ""
+    return f"{left}  {user}{fit_left(state, _STATE_WIDTH)}{command}"
 
 
 def _holder_row(holder: Holder, total: int | None, page: Page) -> Text:
@@ -105,7 +108,7 @@ def _holder_row(holder: Holder, total: int | None, page: Page) -> Text:
     command = "(not visible from here)" if process is None else _command(process.command, process.name)
     if process is not None and process.container is not None:
         command = f"[{process.container}] {command}"
-    left = _row(str(holder.pid), held, share, user, "left over" if holder.is_left_behind else state, "")
+    left = _row(page, str(holder.pid), held, share, user, "left over" if holder.is_left_behind else state, "")
     room = max(10, page.width - len(left))
     return Text(left + theme.shorten(command, room, page.glyphs.ellipsis))
 

@@ -23,13 +23,16 @@ from gpumem.vocabulary import EventKind
 DEFAULT_TOP = 6
 _LABEL_WIDTH = 28
 _FIGURE_WIDTH = 18
+_FIGURE_WIDTH_LEAST = 15
 _FACT_WIDTH = 16
 _STACK_FRAMES_SHOWN = 6
 
 
 def render_replay(findings: ReplayFindings, page: Page, *, top: int = DEFAULT_TOP) -> Text:
     """The devices one below the other."""
-    lines: list[Text | str] = [Text(_headline(findings, page), style=theme.QUIET)]
+    facts = [counted(findings.events, "event"), f"recorded with {_settings(findings.meta.settings)}"]
+    head = theme.head_lines(printable(findings.path), facts, page)
+    lines: list[Text | str] = [Text(line, style=theme.QUIET) for line in head]
     if not findings.devices:
         lines.append("No allocator was recorded: there is nothing to replay.")
     for number, device in enumerate(findings.devices):
@@ -37,12 +40,6 @@ def render_replay(findings: ReplayFindings, page: Page, *, top: int = DEFAULT_TO
             lines.append("")
         lines.extend(_device_lines(findings, device, page, top))
     return theme.join_lines(lines)
-
-
-def _headline(findings: ReplayFindings, page: Page) -> str:
-    tail = f" {page.glyphs.dot} {counted(findings.events, 'event')}"
-    tail += f" {page.glyphs.dot} recorded with {_settings(findings.meta.settings)}"
-    return theme.shorten_path(printable(findings.path), max(20, page.width - len(tail)), page.glyphs.ellipsis) + tail
 
 
 def _settings(line: str) -> str:
@@ -57,7 +54,7 @@ def _device_lines(findings: ReplayFindings, device: DeviceReplay, page: Page, to
         yield ""
         yield from _difference_lines(difference, page)
     yield ""
-    yield from _figure_table(findings, device)
+    yield from _figure_table(findings, device, page)
     yield from _facts(findings, device, page)
     if device.what_if is not None and device.what_if.refused_by_site:
         yield ""
@@ -109,13 +106,14 @@ def _tried(findings: ReplayFindings, device: DeviceReplay) -> str:
     return " and ".join(what) or _settings(findings.settings)
 
 
-def _figure_table(findings: ReplayFindings, device: DeviceReplay) -> Iterator[Text]:
+def _figure_table(findings: ReplayFindings, device: DeviceReplay, page: Page) -> Iterator[Text]:
     found = device.what_if
     made = device.followed if found is None else found.figures
+    width = max(_FIGURE_WIDTH_LEAST, min(_FIGURE_WIDTH, (page.width - _LABEL_WIDTH) // 2))
     yield Text(
         fit_left(f"device {device.facts.device}", _LABEL_WIDTH)
-        + fit_right("recorded", _FIGURE_WIDTH)
-        + fit_right("replayed" if found is None else "would be", _FIGURE_WIDTH),
+        + fit_right("recorded", width)
+        + fit_right("replayed" if found is None else "would be", width),
         style=theme.QUIET,
     )
     requests = device.request_count
@@ -130,8 +128,8 @@ def _figure_table(findings: ReplayFindings, device: DeviceReplay) -> Iterator[Te
     ):
         of = requests if field == "oom_count" else None
         row = Text(fit_left(label, _LABEL_WIDTH))
-        row.append(fit_right(_figure(device.recorded, field, is_bytes, of), _FIGURE_WIDTH))
-        row.append(fit_right(_figure(made, field, is_bytes, of), _FIGURE_WIDTH), style=theme.FIGURE)
+        row.append(fit_right(_figure(device.recorded, field, is_bytes, of), width))
+        row.append(fit_right(_figure(made, field, is_bytes, of), width), style=theme.FIGURE)
         yield row
 
 
@@ -246,7 +244,11 @@ def _event_text(event: EventFacts | None, nothing: str) -> str:
 
 def _refused_table(found: WhatIfFigures, request_count: int, page: Page, top: int) -> Iterator[Text]:
     yield Text(
-        fit_right("requests", 9) + fit_right("largest", 12) + fit_right("first at", 11) + "  site that would run out",
+        fit_right("requests", 9)
+        + fit_right("largest", 12)
+        + fit_right("first at", 11)
+        + "  "
+        + theme.fitting(page.width - 34, "site that would run out", "site"),
         style=theme.QUIET,
     )
     for one in found.refused_by_site[:top]:
@@ -256,12 +258,14 @@ def _refused_table(found: WhatIfFigures, request_count: int, page: Page, top: in
         yield row.append(f"  {_site(one, page)}")
     rest = len(found.refused_by_site) - top
     if rest > 0:
-        yield Text(f"{'':32}  ({counted(rest, 'more site')}; --top {len(found.refused_by_site)} shows all)")
+        more, flag = counted(rest, "more site"), f"--top {len(found.refused_by_site)}"
+        said = theme.fitting(page.width - 34, f"({more}; {flag} shows all)", f"({more}; {flag})")
+        yield Text(f"{'':32}  {said}")
 
 
 def _site(refused: RefusedRequests, page: Page) -> str:
     if refused.site is None:
-        return "(no Python stack: autograd, C++ code)"
+        return theme.fitting(page.width - 34, "(no Python stack: autograd, C++ code)", "(no Python stack)")
     site = refused.site
     return theme.site_text(site.file, site.line, site.function, page.width - 34, page.glyphs.ellipsis)
 

@@ -25,6 +25,8 @@ _ADDRESS_WIDTH = 14
 _BYTES_WIDTH = 12
 _SHARE_WIDTH = 9
 _COUNT_WIDTH = 8
+_PLACE_WIDTH = 9
+_BAR_WIDTH_LEAST = 10
 
 
 def render_snapshot(snapshot: HeapSnapshot, page: Page, *, top: int = DEFAULT_TOP) -> Text:
@@ -113,6 +115,9 @@ class _Layout:
     pools: bool
     expandable: bool
     bar_width: int
+    """0 on a page too narrow for bars beside these columns."""
+    place_width: int
+    """Of the stream and the pool."""
 
 
 def _layout(device: DeviceSnapshot, page: Page) -> _Layout:
@@ -124,8 +129,12 @@ def _layout(device: DeviceSnapshot, page: Page) -> _Layout:
     pools = any(segment.pool is not None for segment in device.segments)
     expandable = any(segment.expandable for segment in device.segments)
     facts = _ADDRESS_WIDTH + _BYTES_WIDTH + _SHARE_WIDTH + _COUNT_WIDTH
-    facts += (9 if streams else 0) + (9 if pools else 0) + (5 if expandable else 0)
-    return _Layout(streams, pools, expandable, max(10, page.width - facts - 2))
+    places = bool(streams) + pools
+    facts += _PLACE_WIDTH * places + (5 if expandable else 0)
+    room = page.width - facts - 2
+    if room >= _BAR_WIDTH_LEAST:
+        return _Layout(streams, pools, expandable, room, _PLACE_WIDTH)
+    return _Layout(streams, pools, expandable and not places, 0, _PLACE_WIDTH - 1)
 
 
 def _largest_first(segments: Sequence[SegmentFinding]) -> list[SegmentFinding]:
@@ -137,8 +146,8 @@ def _segment_table(device: DeviceSnapshot, page: Page, top: int) -> Iterator[Tex
     used = "in use" if all(segment.tiled for segment in device.segments) else "asked"
     header = fit_left("segment", _ADDRESS_WIDTH) + fit_right("bytes", _BYTES_WIDTH) + fit_right(used, _SHARE_WIDTH)
     header += fit_right("blocks", _COUNT_WIDTH)
-    header += fit_right("stream", 9) if layout.streams else ""
-    header += fit_right("pool", 9) if layout.pools else ""
+    header += fit_right("stream", layout.place_width) if layout.streams else ""
+    header += fit_right("pool", layout.place_width) if layout.pools else ""
     header += fit_right("exp", 5) if layout.expandable else ""
     yield Text(header, style=theme.QUIET)
     ordered = _largest_first(device.segments)
@@ -148,10 +157,11 @@ def _segment_table(device: DeviceSnapshot, page: Page, top: int) -> Iterator[Tex
     if rest:
         more = format_bytes(sum(segment.segment_bytes for segment in rest))
         yield Text(f"{counted(len(rest), 'more segment')}, {more}; --top {len(ordered)} shows all", style=theme.QUIET)
-    yield Text("")
-    for line in theme.wrap_items(
-        _legend(device, layout, page, "".join(row.plain[-layout.bar_width :] for row in rows)), page.width
-    ):
+    bars = "".join(row.plain[-layout.bar_width :] for row in rows) if layout.bar_width else ""
+    legend = _legend(device, layout, page, bars)
+    if legend:
+        yield Text("")
+    for line in theme.wrap_items(legend, page.width):
         yield Text(line, style=theme.QUIET)
 
 
@@ -162,11 +172,14 @@ def _segment_row(segment: SegmentFinding, layout: _Layout, page: Page) -> Text:
     row.append(fit_right(format_share(used, segment.segment_bytes), _SHARE_WIDTH))
     row.append(fit_right(format_count(segment.allocated_count + segment.pending_count), _COUNT_WIDTH))
     if layout.streams:
-        row.append(fit_right(layout.streams[segment.stream], 9))
+        row.append(fit_right(layout.streams[segment.stream], layout.place_width))
     if layout.pools:
-        row.append(fit_right("-" if segment.pool is None else f"({segment.pool[0]}, {segment.pool[1]})", 9))
+        pool = "-" if segment.pool is None else f"({segment.pool[0]}, {segment.pool[1]})"
+        row.append(fit_right(pool, layout.place_width))
     if layout.expandable:
         row.append(fit_right("yes" if segment.expandable else "-", 5))
+    if not layout.bar_width:
+        return row
     row.append("  ")
     for character, style in _bar(segment, layout.bar_width, page):
         row.append(character, style=style)
@@ -201,6 +214,9 @@ def _bar(segment: SegmentFinding, width: int, page: Page) -> Iterator[tuple[str,
 
 def _legend(device: DeviceSnapshot, layout: _Layout, page: Page, drawn: str) -> list[str]:
     """What the characters that were drawn mean."""
+    streams = [f"{name} stream {handle:#x}" for handle, name in layout.streams.items() if handle]
+    if not drawn:
+        return streams
     glyphs = page.glyphs
     tiled = all(segment.tiled for segment in device.segments)
     parts = [f"{glyphs.full} {glyphs.dark} blocks in use, one after the other"]
@@ -209,5 +225,4 @@ def _legend(device: DeviceSnapshot, layout: _Layout, page: Page, drawn: str) -> 
     if glyphs.pending in drawn:
         parts.append(f"{glyphs.pending} pending (freed, another stream still uses it)")
     parts.append(f"{glyphs.light} free" if tiled else f"{glyphs.light} free, or a block's rounding (not recorded)")
-    parts.extend(f"{name} stream {handle:#x}" for handle, name in layout.streams.items() if handle)
-    return parts
+    return parts + streams

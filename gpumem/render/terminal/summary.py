@@ -44,7 +44,8 @@ def render_summaries(summaries: Sequence[TraceSummary], page: Page, *, top: int 
 
 
 def _summary_lines(summary: TraceSummary, page: Page, top: int) -> Iterator[Text | str]:
-    yield Text(_headline(summary, page), style=theme.QUIET)
+    for line in _headline(summary, page):
+        yield Text(line, style=theme.QUIET)
     for note in _notes(summary):
         for line in theme.wrap(note, page.width, indent="  "):
             yield Text(line, style=theme.WARNING)
@@ -57,20 +58,17 @@ def _summary_lines(summary: TraceSummary, page: Page, top: int) -> Iterator[Text
         yield from _device_lines(device, page, top, summary.path, is_whole=is_whole)
 
 
-def _headline(summary: TraceSummary, page: Page) -> str:
+def _headline(summary: TraceSummary, page: Page) -> list[str]:
     meta = summary.meta
     rest = [f"{counted(summary.events, 'event')} in {format_duration(meta.duration_ns)}"]
     if meta.rank is not None:
         rest.insert(0, f"rank {meta.rank}")
     if "torch" in meta.versions:
         rest.append(f"PyTorch {printable(meta.versions['torch'])}")
-    separator = f" {page.glyphs.dot} "
-    tail = separator + separator.join(rest)
-    program = printable(meta.program)
-    room = page.width - len(tail)
-    name = theme.shorten_path(printable(summary.path), max(20, room), page.glyphs.ellipsis)
-    with_program = f"{name}{separator}{program}"
-    return (with_program if program and len(with_program) <= room else name) + tail
+    program, path = printable(meta.program), printable(summary.path)
+    if program and len(f" {page.glyphs.dot} ".join([path, program, *rest])) <= page.width:
+        rest.insert(0, program)
+    return theme.head_lines(path, rest, page)
 
 
 def _notes(summary: TraceSummary) -> Iterator[str]:
@@ -332,7 +330,7 @@ def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]
     held = "allocated" if is_known else "requested"
     yield Text(
         fit_right("rank", 6) + fit_right("device", 8) + fit_right(held, 12) + fit_right("reserved", 12)
-        + fit_right("of card", 9) + "  trace (figures are peaks)",
+        + fit_right("of card", 9) + "  " + theme.fitting(page.width - 49, "trace (figures are peaks)", "trace"),
         style=theme.QUIET,
     )  # fmt: skip
     for summary in summaries:

@@ -21,6 +21,7 @@ from gpumem.render.text import printable as printable
 
 DEFAULT_WIDTH = 80
 MIN_WIDTH = 40
+PATH_WIDTH_LEAST = 20
 
 _FIGURE_AND_UNIT = re.compile(r"(\d) ([KMGT]iB|B|s|ms|us|ns|min|%)(?!\w)")
 
@@ -158,6 +159,21 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
         else:
             current = longer
     return [line.replace("\u00a0", " ") for line in [*lines, current]]
+
+
+def fitting(width: int, *texts: str) -> str:
+    """The first of texts that say the same, longest first, that fits into `width` cells; else the last."""
+    return next((text for text in texts if cell_len(text) <= width), texts[-1])
+
+
+def head_lines(path: str, facts: Sequence[str], page: Page) -> list[str]:
+    """A trace's path and what is said of it, on one line where that leaves the path room enough, else on several."""
+    gap = f" {page.glyphs.dot} "
+    tail = "".join(gap + fact for fact in facts)
+    room = page.width - cell_len(tail)
+    if room >= PATH_WIDTH_LEAST:
+        return [shorten_path(path, room, page.glyphs.ellipsis) + tail]
+    return wrap_items([shorten_path(path, page.width, page.glyphs.ellipsis), *facts], page.width, gap)
 
 
 def wrap_items(items: Sequence[str], width: int, gap: str = "   ") -> list[str]:

@@ -16,6 +16,7 @@ from gpumem.render.terminal.theme import ASCII, UNICODE, Page
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import AtStep, End
 from gpumem.vocabulary import TraceSource
+from narrow_page import NARROW, check_narrow
 from trace_builder import GiB, MiB, TraceBuilder
 from training_trace import training_trace
 
@@ -116,6 +117,12 @@ def test_diff_looks_like_its_golden(name: str, width: str, golden: Golden) -> No
     diff = DIFFS[name]()
     growth = check_growth(diff, 100 * MiB) if name in ("edited", "devices", "same") else None
     golden(f"diff_{name}_{width}.txt", checked(render_diff(diff, PAGES[width], growth=growth), PAGES[width]))
+
+
+@pytest.mark.parametrize("name", list(DIFFS))
+def test_diff_fits_60_columns_and_breaks_no_figure(name: str) -> None:
+    check_narrow(render_diff(DIFFS[name](), NARROW))
+    check_narrow(render_diff(DIFFS[name](), NARROW, top=1, by_stack=True))
 
 
 def test_stacks_are_shown_below_their_site(golden: Golden) -> None:

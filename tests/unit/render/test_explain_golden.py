@@ -20,6 +20,7 @@ from gpumem.simulate.opening import open_trace
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import parse_moment
 from gpumem.vocabulary import TraceSource
+from narrow_page import NARROW, check_narrow
 from trace_builder import GiB, MiB, TraceBuilder
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
@@ -71,6 +72,11 @@ def test_ledger_looks_like_its_golden(name: str, width: str, golden: Callable[[s
     explanation = find_explanation(TRACES[name](), parse_moment("end") if name != "nine_steps" else None)
     named = replace(explanation, path=Path(explanation.path).name)
     golden(f"explain_{name}_{width}.txt", checked(render_explanation(named, PAGES[width]), PAGES[width]))
+
+
+@pytest.mark.parametrize("name", list(TRACES))
+def test_ledger_fits_60_columns_and_breaks_no_figure(name: str) -> None:
+    check_narrow(render_explanation(find_explanation(TRACES[name](), parse_moment("end")), NARROW))
 
 
 def test_ledger_of_one_device_fits_one_screen() -> None:

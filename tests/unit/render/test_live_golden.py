@@ -17,6 +17,7 @@ from gpumem.render.json_live import render_live as render_json
 from gpumem.render.terminal.live import render_live
 from gpumem.render.terminal.theme import ASCII, UNICODE, Page
 from gpumem.trace.moments import End
+from narrow_page import NARROW, check_narrow
 from nvml_stand_in import MIB, Figures, ListedProcess, StandInDevice, StandInError, StandInNvml
 from pretended_proc import PretendedProc
 from trace_builder import GiB
@@ -97,6 +98,11 @@ def test_machine_looks_like_its_golden(
         assert line.isprintable(), line
         assert line == line.rstrip(), line
     golden(f"live_{name}_{width}.txt", text)
+
+
+@pytest.mark.parametrize("name", list(MACHINES))
+def test_machine_fits_60_columns(name: str, tmp_path: Path) -> None:
+    check_narrow(render_live(explain(name, tmp_path), NARROW))
 
 
 def test_one_process_looks_like_its_golden(golden: Callable[[str, str], None], tmp_path: Path) -> None:

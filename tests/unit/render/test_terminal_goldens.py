@@ -31,6 +31,7 @@ from gpumem.render.terminal.timeline import plot_width, render_timeline
 from gpumem.samples.nine_steps import run_steps
 from gpumem.trace.model import DeviceFacts, Trace
 from gpumem.trace.moments import parse_moment
+from narrow_page import NARROW, check_narrow
 from oom_messages import classic, cupy, gpumem, modern
 from trace_builder import MS, GiB, MiB, TraceBuilder
 from training_trace import training_trace
@@ -178,6 +179,25 @@ def test_snapshot_looks_like_its_golden(name: str, width: str, golden: Golden) -
     trace = TRACES[name]()
     text = render_snapshot(find_snapshot(trace, find_instant(trace, parse_moment("peak"))), PAGES[width])
     golden(f"snapshot_{name}_{width}.txt", checked(text, PAGES[width]))
+
+
+@pytest.mark.parametrize("name", list(TRACES))
+def test_reports_of_a_trace_fit_60_columns_and_break_no_figure(name: str) -> None:
+    trace = TRACES[name]()
+    check_narrow(render_summaries([summarise_trace(trace)], NARROW))
+    check_narrow(render_summaries([summarise_trace(trace)] * 2, NARROW))
+    check_narrow(render_timeline(find_timeline(trace, buckets=plot_width(NARROW)), NARROW))
+    check_narrow(render_snapshot(find_snapshot(trace, find_instant(trace, parse_moment("peak"))), NARROW))
+
+
+@pytest.mark.parametrize("by", list(GroupBy), ids=lambda by: by.value)
+def test_groups_fit_60_columns(by: GroupBy) -> None:
+    check_narrow(render_summaries([summarise_trace(training_trace(), by=by)], NARROW, top=3))
+
+
+@pytest.mark.parametrize("name", list(OOM_LOGS))
+def test_error_explained_fits_60_columns(name: str) -> None:
+    check_narrow(render_oom(explain_log(read_oom_text(OOM_LOGS[name])), NARROW))
 
 
 @pytest.mark.parametrize("by", list(GroupBy), ids=lambda by: by.value)

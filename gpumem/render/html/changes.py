@@ -16,6 +16,9 @@ from gpumem.render.html.markup import NOTHING, Html, foreign, shortened, tag
 from gpumem.units import counted, format_bytes, format_bytes_delta, format_share
 
 SENTENCE_CHARACTERS_MAX = 600
+GROUPS_SHOWN = 20
+GROUPS_FOLDED_LEAST = 5
+"""Fewer rows than that are not worth a fold."""
 
 
 def changes_section(page: PageFindings, diff: TraceDiff) -> Html:
@@ -40,13 +43,31 @@ def _device(page: PageFindings, diff: TraceDiff, device: DeviceDiff) -> Iterator
     unchanged = f"; {counted(same, 'other')} as before" if same else ""
     yield tag("p", f"{counted(len(changed), 'site')} changed{unchanged}.", class_="quiet")
     if changed:
-        head = _row("th", "Site", "Before", "After", "Change", "Blocks", "")
-        widest = max(abs(group.delta_bytes) for group in changed)
-        yield _table(head, [_group(page, group, widest) for group in changed[:DIFF_GROUPS_LISTED]])
+        yield from _groups(page, changed)
+
+
+def _groups(page: PageFindings, changed: Sequence[GroupDiff]) -> Iterator[Html]:
+    """A row a site; those beyond the first are folded behind a line that says how many they are and what they hold."""
+    head = _row("th", "Site", "Before", "After", "Change", "Blocks", "")
+    widest = max(abs(group.delta_bytes) for group in changed)
+    rows = [_group(page, group, widest) for group in changed[:DIFF_GROUPS_LISTED]]
+    if len(changed) < GROUPS_SHOWN + GROUPS_FOLDED_LEAST:
+        yield _table(head, rows)
+        return
+    yield _table(head, rows[:GROUPS_SHOWN])
+    folded = [_table(head, rows[GROUPS_SHOWN:])]
     rest = changed[DIFF_GROUPS_LISTED:]
     if rest:
         delta = format_bytes_delta(sum(group.delta_bytes for group in rest))
-        yield tag("p", f"And {counted(len(rest), 'more site')} with {delta} together.", class_="quiet")
+        folded.append(tag("p", f"And {counted(len(rest), 'more site')} with {delta} together.", class_="quiet"))
+    yield tag("details", tag("summary", _folded_text(changed[GROUPS_SHOWN:])), *folded, class_="more")
+
+
+def _folded_text(groups: Sequence[GroupDiff]) -> str:
+    before = format_bytes(sum(group.before_bytes for group in groups))
+    after = format_bytes(sum(group.after_bytes for group in groups))
+    delta = format_bytes_delta(sum(group.delta_bytes for group in groups))
+    return f"{counted(len(groups), 'more site')}: together {before} before and {after} after ({delta})"
 
 
 def _figure(name: str, figure: BeforeAfter) -> Html:

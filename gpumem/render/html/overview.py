@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from gpumem.analyses.page import PageFindings, PageView
 from gpumem.render.html.markup import NOTHING, Html, foreign, tag
 from gpumem.render.html.notes import trace_notes
-from gpumem.render.html.verdict import Figure, card_name, key_figures, oom_advice, oom_remarks, verdict_sentences
+from gpumem.render.html.verdict import Figure, device_label, key_figures, oom_advice, oom_remarks, verdict_sentences
 from gpumem.render.summary_words import no_device_sentence
 from gpumem.units import counted, format_duration
 
@@ -46,7 +46,7 @@ def view_label(page: PageFindings, view: PageView) -> str:
     trace = page.traces[view.trace].summary
     device = f"device {view.summary.facts.device}"
     if len(page.traces) == 1:
-        return f"{device}: {card_name(view.summary)}"
+        return device_label(device, view.summary)
     rank = f"rank {trace.meta.rank}, " if trace.meta.rank is not None else ""
     return f"{rank}{foreign(trace.path.rsplit('/', 1)[-1])}, {device}"
 

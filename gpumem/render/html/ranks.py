@@ -11,7 +11,7 @@ from gpumem.analyses.page import PageFindings
 from gpumem.analyses.summary import DeviceSummary, TraceSummary
 from gpumem.render.html.markup import NOTHING, Html, foreign, tag
 from gpumem.render.html.overview import view_label
-from gpumem.render.html.verdict import card_name
+from gpumem.render.html.verdict import device_label
 from gpumem.render.summary_words import most
 from gpumem.units import counted, format_bytes, format_share
 from gpumem.vocabulary import Basis
@@ -61,7 +61,7 @@ def _cells(summary: TraceSummary, device: DeviceSummary) -> Iterator[str]:
     reserved = most(device.reserved_bytes)
     word = "allocated" if device.peak.basis is Basis.ALLOCATED else "requested"
     yield f"{rank}{foreign(summary.path)}"
-    yield f"{device.facts.device}: {card_name(device)}"
+    yield device_label(str(device.facts.device), device)
     if not device.is_recorded:
         yield from ("not recorded", "-", "-", "-")
         return

@@ -33,9 +33,9 @@ class Figure:
     whole: int | None = None
 
 
-def card_name(device: DeviceSummary) -> str:
-    """The card as a person would call it."""
-    return short_name(device.facts.name) if device.facts.name else f"device {device.facts.device}"
+def device_label(number: str, device: DeviceSummary) -> str:
+    """The device's number with its name behind it, where that is known."""
+    return f"{number}: {short_name(device.facts.name)}" if device.facts.name else number
 
 
 def _card(device: DeviceSummary) -> str:

@@ -15,7 +15,7 @@ from gpumem.render.html.page import render_page
 from gpumem.trace.model import Trace
 from gpumem_cli.main import run_command_line
 from hostile_page import hostile_trace
-from trace_builder import TraceBuilder
+from trace_builder import MiB, TraceBuilder
 from training_trace import training_trace
 
 if TYPE_CHECKING:
@@ -26,8 +26,21 @@ MADE: dict[str, Callable[[], Trace]] = {
     "training": lambda: training_trace(block_bytes_known=True, oom=True),
     "requests": lambda: training_trace(block_bytes_known=False),
     "hostile": hostile_trace,
+    "unknown_card": lambda: many_sites(2),
     "empty": lambda: TraceBuilder().build(),
 }
+
+
+def many_sites(blocks: int) -> Trace:
+    """Forty sites that hold so many MiB each, of a card that is not known."""
+    builder = TraceBuilder(block_bytes_known=True).segment(200 * MiB)
+    builder.device_facts(0, name=None, capacity_bytes=None)
+    for number in range(40):
+        builder.alloc(f"b{number}", blocks * MiB, stack=[("/w/train.py", number + 1, f"layer_{number}")])
+    return builder.build()
+
+
+COMPARED: dict[str, Callable[[], list[Trace]]] = {"many_changes": lambda: [many_sites(1), many_sites(3)]}
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +61,9 @@ def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @cache
     def make(name: str) -> Path:
         page = folder / f"{name}.html"
-        if name in MADE:
+        if name in COMPARED:
+            page.write_text(render_page(find_page(COMPARED[name]())), encoding="utf-8")
+        elif name in MADE:
             page.write_text(render_page(find_page([MADE[name]()])), encoding="utf-8")
         else:
             traces = [str(SAMPLES / f"{one}.gpumem") for one in name.split("+")]

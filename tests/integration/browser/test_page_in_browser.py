@@ -302,6 +302,42 @@ def test_no_table_is_cut_in_a_narrow_window(browser: Browser, page_of: PageOf, n
         assert page.tab.locator("#ledger").inner_text().count("measured") >= 2
 
 
+def test_changes_beyond_the_first_are_folded_and_say_how_much_they_hold(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("many_changes"), width=400) as page:
+        rows = page.tab.locator("#diff tr[data-mark]")
+        assert rows.count() == 40
+        assert sum(row.is_visible() for row in rows.all()) == 20
+        summary = page.tab.locator("#diff details.more summary")
+        assert summary.inner_text() == "20 more sites: together 20.00 MiB before and 60.00 MiB after (+40.00 MiB)"
+        folded = page.run("() => document.getElementById('diff').offsetHeight")
+        summary.click()
+        assert all(row.is_visible() for row in rows.all())
+        assert page.run("() => document.getElementById('diff').offsetHeight") > 1.5 * folded
+
+
+def test_few_changes_are_not_folded(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("gpt2_train+resnet50_train"), width=400) as page:
+        assert page.tab.locator("#diff tr[data-mark]").count() == 23
+        assert page.tab.locator("#diff details").count() == 0
+
+
+def test_sites_of_a_legend_keep_their_line_in_a_narrow_window(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("out_of_memory"), width=400) as page:
+        page.run("() => GM.drawAll()")
+        names = page.tab.locator(".legend .name")
+        assert names.count() >= 6
+        assert names.evaluate_all("(all) => all.every((one) => one.scrollWidth <= one.clientWidth)")
+        assert all(re.search(r":\d+\)$", text) for text in names.all_inner_texts())
+
+
+def test_a_card_that_is_not_known_is_not_offered_nor_named_twice(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("unknown_card")) as page:
+        page.run("() => GM.drawAll()")
+        assert page.tab.locator("#curves-mode").count() == 1
+        assert page.tab.locator("#curves-whole").count() == 0
+        assert page.tab.locator("#verdict p.quiet").first.inner_text().startswith("device 0 · ")
+
+
 def test_the_navigation_is_whole_however_many_sections(browser: Browser, page_of: PageOf) -> None:
     with open_page(browser, page_of("gpt2_train+resnet50_train")) as page:
         links = page.tab.locator("header nav a")

@@ -177,16 +177,18 @@ class BandsFigure {
     pen.globalAlpha = 1;
     pen.fillStyle = GM.css(palette.text);
     pen.textBaseline = "bottom";
+    /* Along events, what is held after one is drawn from its number to the next: the peak is told in the middle of that. */
     const { peak } = this.found;
-    if (shown(peak)) {
+    const peakX = xOf(this.axis === "time" ? peak.time_ns : peak.event + 0.5);
+    if (peakX >= FRAME.left && peakX <= right) {
       const text = `peak ${GM.bytes(this.found.peak_bytes)}`;
       const half = pen.measureText(text).width / 2;
       pen.textAlign = "center";
-      pen.fillText(text, Math.max(FRAME.left + half, Math.min(right - half, where(peak))), FRAME.top - 4);
+      pen.fillText(text, Math.max(FRAME.left + half, Math.min(right - half, peakX)), FRAME.top - 4);
       pen.beginPath();
-      pen.moveTo(where(peak) - 4, FRAME.top - 4);
-      pen.lineTo(where(peak) + 4, FRAME.top - 4);
-      pen.lineTo(where(peak), FRAME.top + 2);
+      pen.moveTo(peakX - 4, FRAME.top - 4);
+      pen.lineTo(peakX + 4, FRAME.top - 4);
+      pen.lineTo(peakX, FRAME.top + 2);
       pen.fill();
     }
   }

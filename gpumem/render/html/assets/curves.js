@@ -62,7 +62,7 @@ class Curves {
     const controls = GM.make("div", { class: "controls" },
       GM.choice("curves-mode", "What is drawn", [["curves", "Curves"], ["sites", "By site"]], settings.mode, change("mode")),
       GM.choice("curves-axis", "Along", [["time", "Time"], ["events", "Events"]], settings.axis, change("axis")),
-      GM.choice("curves-whole", "Height", [["", "Fit"], ["card", "Whole card"]], settings.whole ? "card" : "", (value) => { settings.whole = value === "card"; this.redraw(); }));
+      ...(this.view.capacity_bytes ? [GM.choice("curves-whole", "Height", [["", "Fit"], ["card", "Whole card"]], settings.whole ? "card" : "", (value) => { settings.whole = value === "card"; this.redraw(); })] : []));
     this.legend = GM.make("div", { class: "legend", id: "curves-legend" });
     element.append(controls, this.legend, this.plot, this.note, GM.make("label", { class: "moment" }, "Moment ", this.slider), this.readout);
   }

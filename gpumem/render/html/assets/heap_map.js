@@ -341,7 +341,7 @@ class HeapFigure {
       GM.make("td", { class: "number", text: GM.count(sums[row].blocks) })));
     const head = GM.make("tr", {}, GM.make("th", { text: "Segment" }), ...["Bytes", "In use", "Blocks"].map((text) => GM.make("th", { class: "number", text })));
     const isOpen = this.segmentTable.open;
-    const summary = GM.make("summary", { text: `The ${GM.counted(rows.length, "segment")} of this moment${rows.length < moment.segment_count ? " that are largest" : ""} as a table` });
+    const summary = GM.make("summary", { text: `The ${rows.length < moment.segment_count ? `${rows.length} largest segments` : GM.counted(rows.length, "segment")} of this moment as a table` });
     this.segmentTable.replaceChildren(summary, GM.make("div", { class: "scroll" }, GM.fold(GM.make("table", {}, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows)))));
     this.segmentTable.open = isOpen;
   }

@@ -1,14 +1,18 @@
 """Foreign text made safe to print.
 
 Owns: which characters are shown as escapes, and how a device, a program's end and a point in a trace are put in
-passing. Must not know: terminals, styles.
+passing, what belongs on one line. Must not know: terminals, styles.
 """
 
 from __future__ import annotations
 
+import re
 import signal
 
 from gpumem.units import format_count, format_duration
+
+FIGURE_AND_UNIT = re.compile(r"(\d[\d.,]*) ([KMGT]iB|B|s|ms|us|ns|min|%)(?!\w)")
+"""A figure in a sentence, which no line break may part from its unit."""
 
 
 def printable(text: str) -> str:

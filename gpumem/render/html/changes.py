@@ -12,7 +12,7 @@ from gpumem.analyses.diff_headline import Figure, figure_of
 from gpumem.analyses.diff_settings import SettingDiff
 from gpumem.analyses.page import DIFF_GROUPS_LISTED, PageFindings
 from gpumem.render.diff_words import counts_text, figure_name, headline_sentence, side_text
-from gpumem.render.html.markup import NOTHING, Html, foreign, shortened, tag
+from gpumem.render.html.markup import NOTHING, Html, foreign, sentence, shortened, tag
 from gpumem.units import counted, format_bytes, format_bytes_delta, format_share
 
 SENTENCE_CHARACTERS_MAX = 600
@@ -28,7 +28,7 @@ def changes_section(page: PageFindings, diff: TraceDiff) -> Html:
         for name, side in (("Before", diff.before), ("After", diff.after))
     ]
     devices = [part for device in diff.devices for part in _device(page, diff, device)]
-    headline = tag("p", shortened(headline_sentence(diff), SENTENCE_CHARACTERS_MAX), class_="verdict")
+    headline = tag("p", sentence(shortened(headline_sentence(diff), SENTENCE_CHARACTERS_MAX)), class_="verdict")
     return tag("section", tag("h2", "What changed"), headline, *sides, *devices, *_settings(diff.settings), id="diff")
 
 
@@ -60,7 +60,7 @@ def _groups(page: PageFindings, changed: Sequence[GroupDiff]) -> Iterator[Html]:
     if rest:
         delta = format_bytes_delta(sum(group.delta_bytes for group in rest))
         folded.append(tag("p", f"And {counted(len(rest), 'more site')} with {delta} together.", class_="quiet"))
-    yield tag("details", tag("summary", _folded_text(changed[GROUPS_SHOWN:])), *folded, class_="more")
+    yield tag("details", tag("summary", sentence(_folded_text(changed[GROUPS_SHOWN:]))), *folded, class_="more")
 
 
 def _folded_text(groups: Sequence[GroupDiff]) -> str:

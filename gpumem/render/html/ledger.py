@@ -11,7 +11,7 @@ from gpumem.analyses.explain import Ledger
 from gpumem.analyses.ledger_parts import Component, Evidence
 from gpumem.analyses.page import PageFindings
 from gpumem.render.explain_text import component_label, finding_text, pinned_text
-from gpumem.render.html.markup import NOTHING, TEXT_CHARACTERS_MAX, Html, tag
+from gpumem.render.html.markup import NOTHING, TEXT_CHARACTERS_MAX, Html, sentence, tag
 from gpumem.render.html.verdict import site_name
 from gpumem.render.text import instant_text
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
@@ -136,12 +136,12 @@ def _bar(held: int, begin: int, whole: int, *, is_part: bool) -> Html:
 
 def _finding(ledger: Ledger, number: int) -> Iterator[Html]:
     finding = ledger.findings[number]
-    yield tag("span", finding_text(finding))
+    yield tag("span", sentence(finding_text(finding)))
     if finding.pinned:
         yield tag(
             "ul",
             *(
-                tag("li", f"{pinned_text(one)}: {site_name(one.largest_site)}", class_="quiet")
+                tag("li", sentence(f"{pinned_text(one)}: {site_name(one.largest_site)}"), class_="quiet")
                 for one in finding.pinned[:PINNED_SHOWN]
             ),
         )

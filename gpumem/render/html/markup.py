@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 
-from gpumem.render.text import printable
+from gpumem.render.text import FIGURE_AND_UNIT, printable
 
 TEXT_CHARACTERS_MAX = 240
 NAME_CHARACTERS_MAX = 48
@@ -35,6 +35,11 @@ def tag(name: str, *children: str, **attributes: str | bool) -> Html:
 def join(parts: list[Html]) -> Html:
     """The parts one after the other."""
     return Html("".join(parts))
+
+
+def sentence(text: str) -> Html:
+    """The text, escaped, with each figure on one line with its unit."""
+    return Html(FIGURE_AND_UNIT.sub(r'<span class="whole">\g<0></span>', html.escape(text, quote=False)))
 
 
 def foreign(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpumem.analyses.page import PageFindings, PageView
-from gpumem.render.html.markup import NOTHING, Html, foreign, tag
+from gpumem.render.html.markup import NOTHING, Html, foreign, foreign_line, sentence, tag
 from gpumem.render.html.notes import trace_notes
 from gpumem.render.html.verdict import Figure, device_label, key_figures, oom_advice, oom_remarks, verdict_sentences
 from gpumem.render.summary_words import no_device_sentence
@@ -65,7 +65,7 @@ def verdict_section(page: PageFindings) -> Html:
         tag(
             "div",
             tag("p", _about(page, view), class_="quiet"),
-            *(tag("p", sentence, class_="verdict") for sentence in verdict_sentences(view.summary, view.oom)),
+            *(tag("p", sentence(text), class_="verdict") for text in verdict_sentences(view.summary, view.oom)),
             _advice(page, view),
             tag("dl", *map(_figure, key_figures(view.summary)), class_="figures"),
             data_view=str(number),
@@ -125,7 +125,7 @@ def _advice(page: PageFindings, view: PageView) -> Html:
 
 def _finding(finding: tuple[str, str | None]) -> Html:
     text, command = finding
-    return tag("li", foreign(text), tag("pre", command) if command else NOTHING)
+    return tag("li", sentence(foreign_line(text)), tag("pre", command) if command else NOTHING)
 
 
 def _figure(figure: Figure) -> Html:
@@ -133,7 +133,7 @@ def _figure(figure: Figure) -> Html:
     if figure.part is not None and figure.whole:
         share = max(0.0, min(100.0, 100 * figure.part / figure.whole))
         bar = tag("span", tag("span", style=f"width:{share:.1f}%"), class_="bar", aria_hidden="true")
-    value = tag("dd", tag("span", figure.value, class_="value"), tag("span", figure.of, class_="of"), bar)
+    value = tag("dd", tag("span", figure.value, class_="value"), tag("span", sentence(figure.of), class_="of"), bar)
     return tag("div", tag("dt", figure.name), value)
 
 

@@ -17,13 +17,12 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from gpumem.render.text import FIGURE_AND_UNIT
 from gpumem.render.text import printable as printable
 
 DEFAULT_WIDTH = 80
 MIN_WIDTH = 40
 PATH_WIDTH_LEAST = 20
-
-_FIGURE_AND_UNIT = re.compile(r"(\d) ([KMGT]iB|B|s|ms|us|ns|min|%)(?!\w)")
 
 TITLE = "bold"
 FIGURE = "bold"
@@ -151,7 +150,7 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     """`text` broken at blanks into lines of at most `width` cells where its words allow; a figure keeps its unit."""
     lines: list[str] = []
     current = ""
-    for word in _FIGURE_AND_UNIT.sub("\\1\u00a0\\2", text).split(" "):
+    for word in FIGURE_AND_UNIT.sub("\\1\u00a0\\2", text).split(" "):
         longer = f"{current} {word}" if current else (indent if lines else "") + word
         if current and cell_len(longer) > width:
             lines.append(current)

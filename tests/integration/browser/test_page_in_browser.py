@@ -330,6 +330,16 @@ def test_sites_of_a_legend_keep_their_line_in_a_narrow_window(browser: Browser, 
         assert all(re.search(r":\d+\)$", text) for text in names.all_inner_texts())
 
 
+@pytest.mark.parametrize("width", [400, 460, 1280])
+def test_no_figure_of_a_sentence_is_parted_from_its_unit(browser: Browser, page_of: PageOf, width: int) -> None:
+    with open_page(browser, page_of("out_of_memory"), width=width) as page:
+        page.figure("curves")
+        figures = page.tab.locator(".verdict .whole, .figures .whole, #curves-readout .whole, #ledger .whole")
+        assert figures.count() >= 20
+        assert figures.evaluate_all("(all) => all.every((one) => one.getClientRects().length <= 1)")
+        assert "650.00 MiB" in figures.all_inner_texts()
+
+
 def test_a_card_that_is_not_known_is_not_offered_nor_named_twice(browser: Browser, page_of: PageOf) -> None:
     with open_page(browser, page_of("unknown_card")) as page:
         page.run("() => GM.drawAll()")

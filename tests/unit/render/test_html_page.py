@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import html
 import json
 import re
 from dataclasses import replace
@@ -25,6 +24,7 @@ from gpumem.analyses.page import find_page
 from gpumem.analyses.summary import summarise_trace
 from gpumem.heap.instants import find_instant
 from gpumem.render.html.ledger import ledger_section
+from gpumem.render.html.markup import sentence
 from gpumem.render.html.page import SCRIPTS, STYLES, render_page
 from gpumem.render.oom_advice import finding_text, is_advice
 from gpumem.trace.model import Trace
@@ -163,7 +163,7 @@ def test_a_refused_request_is_followed_by_what_to_do_numbered_and_by_remarks_apa
     numbered, remarks = advice.split("</ol>")
     verdict = summarise_trace(trace).devices[0].oom_verdict
     assert verdict is not None
-    texts = [html.escape(finding_text(finding, verdict), quote=False) for finding in verdict.findings]
+    texts = [sentence(finding_text(finding, verdict)) for finding in verdict.findings]
     is_to_do = [is_advice(finding.code) for finding in verdict.findings]
     assert {True, False} <= set(is_to_do)
     for text, to_do in zip(texts, is_to_do, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpumem.analyses.snapshot import find_snapshot
 from gpumem.heap.instants import find_instant
+from gpumem.render.html.markup import sentence
 from gpumem.render.terminal.snapshot import render_snapshot
 from gpumem.render.terminal.theme import UNICODE, Page
 from gpumem.render.text import device_phrase, instant_text
@@ -13,6 +14,12 @@ from tests.trace_builder import TraceBuilder
 
 PAGE = Page(80, UNICODE)
 SECOND = 1_000_000_000
+
+
+def test_figures_of_a_sentence_stay_with_their_units_on_the_page() -> None:
+    assert sentence("<b> 1,024.50 MiB (7.5 %) in 3 blocks") == (
+        '&lt;b&gt; <span class="whole">1,024.50 MiB</span> (<span class="whole">7.5 %</span>) in 3 blocks'
+    )
 
 
 def test_device_in_a_sentence_has_its_article() -> None:

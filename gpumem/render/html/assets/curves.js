@@ -277,8 +277,8 @@ class Curves {
     if (reading >= 0 && this.readings.used_bytes[reading] >= 0) figures.push(`card ${GM.bytes(this.readings.used_bytes[reading])}`);
     const when = event < 0 ? "Before the first event" : `${GM.duration(group.time_ns[at])}, event ${GM.count(event)}`;
     this.readout.replaceChildren(
-      GM.make("p", {}, GM.make("b", { text: when }), ` · ${figures.join(" · ")}`),
-      GM.make("p", { text: this.holders(event) }),
+      GM.make("p", {}, GM.make("b", { text: when }), ...GM.sentence(` · ${figures.join(" · ")}`)),
+      GM.make("p", {}, ...GM.sentence(this.holders(event))),
       ...told.slice(0, 4).map((text) => GM.make("p", { text })));
   }
 

@@ -123,6 +123,9 @@ GM.make = (name, properties = {}, ...children) => {
   return made;
 };
 
+/* A text in pieces that keep each figure on one line with its unit. */
+GM.sentence = (text) => text.split(/(\d[\d.,]* (?:[KMGT]iB|B|s|ms|us|ns|min|%)(?!\w))/).map((part, at) => (at % 2 ? GM.make("span", { class: "whole", text: part }) : part));
+
 /* Where the window is narrow, the cells of a row stand below one another, each behind the name of its column. */
 GM.fold = (table) => {
   const names = Array.from(table.tHead.rows[0].cells, (cell) => cell.textContent);

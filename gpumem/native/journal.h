@@ -28,30 +28,6 @@ struct RecordPlace {
   gm_record* record;  // in the window's mapping
 };
 
-// What one source of records, whose calls come one at a time, may still change in place: the record it holds open.
-// Stores alone, no locked instruction: nobody else writes here.
-class RecordHold {
- public:
-  // Before the record is committed: whoever finds all of a window committed then finds this, or what came after it.
-  // Whoever finds this has seen the last change of the record held before, though another thread may have made it.
-  void open(RecordPlace place) {
-    record_ = place.record;
-    window_.store(kIsOpen | place.window, std::memory_order_release);
-  }
-  // After the last change of the record.
-  void let_go() { window_.store(0, std::memory_order_release); }
-  // The source's own question. Null when it holds nothing.
-  gm_record* find() const { return window_.load(std::memory_order_relaxed) == 0 ? nullptr : record_; }
-  // Anybody's question.
-  bool is_in(uint32_t window) const { return window_.load(std::memory_order_acquire) == (kIsOpen | window); }
-
- private:
-  static constexpr uint64_t kIsOpen = 1ull << 63;
-
-  std::atomic<uint64_t> window_{0};  // directory index with kIsOpen; 0: none
-  gm_record* record_ = nullptr;      // the record, while one is held; its window stays mapped so long
-};
-
 // The record window that takes slots: which it is and where it is mapped, in one word, so that both are of one window.
 // A mapping starts on a page and lies below 2^60: the address has room for the directory index.
 class WindowInUse {
@@ -72,16 +48,20 @@ class WindowInUse {
 };
 static_assert(kWindowCapacity <= 1 << 16);
 
-// Whether a committed record of the window is still to be changed in place.
-using HoldQuestion = bool (*)(const void* holder, uint32_t window);
+// Whoever may change committed records in place, asked of a window whose records are all committed.
+struct RecordHolder {
+  void* holder;
+  bool (*is_held)(const void* holder, uint32_t window);  // whether a record of the window may still be changed
+  bool (*take_back)(void* holder, uint32_t window);      // whether from now on none is, be it held
+};
 
 // All appends may come from any number of threads at once. Appending to a journal that has stopped (disk full,
 // closed) does nothing but return the status; a Journal must not be destroyed while a thread may still append.
 class Journal {
  public:
   Journal() = default;
-  // `holder` may change committed records in place and is asked of which windows; it lives as long as the journal.
-  Journal(HoldQuestion is_held, const void* holder) : is_held_(is_held), holder_(holder) {}
+  // The holder lives as long as the journal.
+  explicit Journal(RecordHolder holder) : holder_(holder) {}
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -95,7 +75,8 @@ class Journal {
   // The same in steps, for a record written where it stays. Between take and commit the caller does nothing but fill
   // the record, all but its commit word. The one locked instruction of a record is the one that takes its slot: nothing
   // counts commits, the helper thread looks for them once all slots are taken. A window with a record that is held open
-  // cannot become FULL, so that such a record may be changed in place although it is committed.
+  // cannot become FULL, so that such a record may be changed in place although it is committed. A hold that lasts on
+  // when all of its window is committed is taken back.
   gm_status take(RecordPlace* place) {
     const WindowInUse current = current_.load(std::memory_order_acquire);
     if (GM_UNLIKELY(current.is_none())) return stopped_status();
@@ -143,6 +124,7 @@ class Journal {
   struct Window {
     gm_record* records;        // mapping of a record window, until it is FULL; null otherwise
     uint32_t committed_slots;  // so many slots from the first are known to be committed; the helper's
+    uint64_t held_since_ns;    // when it was first seen held with all of them committed, 0: never; the helper's
     uint64_t touched_slots;    // so many slots from the first have their memory; the helper's
   };
 
@@ -171,6 +153,7 @@ class Journal {
   void touch_ahead();
   void touch_slots(uint32_t window);
   bool fill_windows();
+  bool is_held(uint32_t window);
   void unmap_full_windows();
 
   void wait_for_appends();
@@ -183,16 +166,15 @@ class Journal {
   std::atomic<WindowInUse> current_{};  // none before create and once the journal stopped
   bool has_helper_ = false;             // set once, in create
 
-  Window* windows_ = nullptr;                                           // one per directory entry
-  HoldQuestion is_held_ = [](const void*, uint32_t) { return false; };  // of whoever changes records in place
-  const void* holder_ = nullptr;                                        // it
-  std::string path_;                                                    // as given to create
-  int fd_ = -1;                                                         // the file
-  FileIdentity identity_ = {0, 0};                                      // what fd_ has to be
-  uint64_t page_bytes_ = 0;                                             // of this machine
-  uint64_t head_bytes_ = 0;                                             // header and directory
-  Header* header_ = nullptr;                                            // mapping of head_bytes_
-  std::atomic<bool> is_closed_{true};                                   // before create and after close
+  Window* windows_ = nullptr;  // one per directory entry
+  RecordHolder holder_ = {nullptr, [](const void*, uint32_t) { return false; }, nullptr};
+  std::string path_;                   // as given to create
+  int fd_ = -1;                        // the file
+  FileIdentity identity_ = {0, 0};     // what fd_ has to be
+  uint64_t page_bytes_ = 0;            // of this machine
+  uint64_t head_bytes_ = 0;            // header and directory
+  Header* header_ = nullptr;           // mapping of head_bytes_
+  std::atomic<bool> is_closed_{true};  // before create and after close
 
   std::atomic<gm_status> status_{GM_OK};           // why the journal stopped by itself
   std::atomic<int32_t> errno_value_{0};            // errno behind status_

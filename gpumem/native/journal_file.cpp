@@ -1,10 +1,12 @@
 #include "journal_file.h"
 
 #include <fcntl.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -98,6 +100,14 @@ void replace_mapping(void* mapping, uint64_t bytes, uint64_t kept_bytes) {
   const auto* source = static_cast<const uint64_t*>(mapping);
   for (uint64_t i = 0; i < kept_bytes / sizeof *target; ++i) target[i] = __atomic_load_n(source + i, __ATOMIC_RELAXED);
   if (::mremap(memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, mapping) == MAP_FAILED) ::munmap(memory, bytes);
+}
+
+bool pass_barrier_on_every_thread() {
+  const auto call = [](int command) { return ::syscall(SYS_membarrier, command, 0, 0) == 0; };
+  if (call(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return true;
+  // A process has to say once that it will; the kernel takes milliseconds for that, so it is said when first needed.
+  if (errno != EPERM || !call(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)) return false;
+  return call(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 }
 
 bool start_quiet_thread(std::thread* thread, const char* name, std::function<void()> body) {

@@ -1,4 +1,5 @@
-// What the journal needs of the operating system: reserving file space, mappings, clocks, a quiet thread, CRC-32.
+// What the journal needs of the operating system: reserving file space, mappings, clocks, a quiet thread, a barrier,
+// CRC-32.
 //
 // Owns: the system calls behind the journal. Must not know: the journal's layout or state.
 #pragma once
@@ -40,6 +41,9 @@ gm_status status_of_errno();
 
 // Puts private memory in the place of a mapping, in one step; it keeps the first `kept_bytes`, a multiple of 8.
 void replace_mapping(void* mapping, uint64_t bytes, uint64_t kept_bytes);
+
+// Has every thread of the process pass a full memory barrier; false where the kernel does not do that.
+bool pass_barrier_on_every_thread();
 
 // Starts a thread that receives no signals; false when the system gives none.
 bool start_quiet_thread(std::thread* thread, const char* name, std::function<void()> body);

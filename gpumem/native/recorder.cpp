@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "check.h"
+#include "record_hold.h"
 #include "segment_signal.h"
 #include "session.h"
 #include "thread_state.h"
@@ -23,12 +24,13 @@ bool is_segment_event(uint8_t kind) {
   return kind >= GM_SEGMENT_ALLOC && kind <= GM_SEGMENT_UNMAP;
 }
 
-// Turns the lane's open free_requested into a free where `event` is its completion. Either way nothing is open after
-// that: the lane's next event has come.
+// Turns the lane's open free_requested into a free where `event` is its completion, unless the hold was taken back:
+// then the completion becomes a record of its own. Either way nothing is open after that: the lane's next event has
+// come.
 bool complete_open_free(RecordHold* open_free, const gm_event& event) {
-  gm_record* record = open_free->find();
-  if (GM_LIKELY(record == nullptr)) return false;
-  const bool is_completed = event.kind == GM_FREE_COMPLETED && record->address == event.address;
+  if (GM_LIKELY(!open_free->is_open())) return false;
+  gm_record* record = event.kind == GM_FREE_COMPLETED ? open_free->begin_change() : nullptr;
+  const bool is_completed = record && record->address == event.address;
   if (is_completed) {
     const auto flags = static_cast<uint16_t>(record->flags | event.flags);
     __atomic_store_n(&record->flags, flags, __ATOMIC_RELAXED);
@@ -63,7 +65,7 @@ gm_status append_event(Session* session, RecordHold* open_free, const gm_event& 
   record->device = event.device;
   record->kind = event.kind;
   record->flags = event.flags;
-  if (event.kind == GM_FREE_REQUESTED && open_free) open_free->open(place);
+  if (event.kind == GM_FREE_REQUESTED && open_free) open_free->open(place.window, place.record);
   session->journal.commit(place);
   return GM_OK;
 }

@@ -3,11 +3,14 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "journal_file.h"
 #include "segment_signal.h"
 
 namespace gpumem {
@@ -108,6 +111,14 @@ bool Session::is_held(const void* session, uint32_t window) {
     if (lane.open_free.is_in(window)) return true;
   }
   return false;
+}
+
+bool Session::take_back(void* session, uint32_t window) {
+  auto& lanes = static_cast<Session*>(session)->lanes;
+  for (Lane& lane : lanes) lane.open_free.take_back(window);
+  if (!pass_barrier_on_every_thread()) return false;
+  return std::none_of(std::begin(lanes), std::end(lanes),
+                      [window](const Lane& lane) { return lane.open_free.is_changing_in(window); });
 }
 
 void Session::end(const char* ended_by) {

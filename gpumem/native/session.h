@@ -15,6 +15,7 @@
 #include "guarded.h"
 #include "intern.h"
 #include "journal.h"
+#include "record_hold.h"
 #include "walker.h"
 
 namespace gpumem {
@@ -32,7 +33,7 @@ struct alignas(64) Lane {
 };
 
 struct alignas(64) Session {
-  Session() : journal(is_held, this), intern(journal) {}
+  Session() : journal({this, is_held, take_back}), intern(journal) {}
 
   // Closes the journal; later calls do nothing.
   void end(const char* ended_by);
@@ -64,6 +65,7 @@ struct alignas(64) Session {
 
  private:
   static bool is_held(const void* session, uint32_t window);
+  static bool take_back(void* session, uint32_t window);
 };
 
 // What every event looks at first.

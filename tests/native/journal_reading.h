@@ -34,5 +34,9 @@ struct JournalContents {
 
 // Whether a record window is FULL, at the latest after some seconds: a thread of the journal's looks for that.
 bool waits_until_full(const std::string& path, size_t record_window);
+// States of the record windows, without their records.
+std::vector<gpumem::WindowState> read_states(const std::string& path);
+// All slots of a record window as they lie in the file.
+std::vector<gm_record> read_record_window(const std::string& path, size_t record_window);
 // What lies in the file now; nothing is whole where it is no journal.
 JournalContents read_journal(const std::string& path);

@@ -16,6 +16,7 @@ SANITIZERS = ["", "address,undefined", "thread"]
 PROGRAMS = [
     "test_journal",
     "test_recorder",
+    "test_holds",
     "test_fork",
     "test_limits",
     "test_walker",

@@ -12,9 +12,6 @@
 namespace {
 
 using gpumem::EntryKind;
-using gpumem::WindowState;
-
-constexpr uint64_t kSlots = gpumem::kRecordWindowBytes / sizeof(gm_record);
 
 std::vector<int> kinds_of(const JournalContents& contents) {
   std::vector<int> kinds;
@@ -75,29 +72,6 @@ void test_allocators_of_one_device_record_side_by_side(const std::string& folder
                                      GM_EMPTY_CACHE, GM_FREE_COMPLETED, GM_SEGMENT_FREE,
                                      GM_EMPTY_CACHE, GM_FREE_COMPLETED, GM_SEGMENT_FREE};
   EXPECT(frees == expected);
-}
-
-// The free's first half in a window's last slot: the window must not become FULL until the second half is in, though
-// each of its records is committed.
-void test_free_in_the_last_slot_holds_its_window_open(const std::string& folder) {
-  const std::string path = folder + "/last_slot.gpumem.journal";
-  for (const bool is_completed : {true, false}) {
-    start_recording(path);
-    for (uint64_t i = 0; i + 1 < kSlots; ++i) record(GM_ALLOC, 0, i);
-    record(GM_FREE_REQUESTED, 0, 77);
-    EXPECT_EQUAL(read_journal(path).states[0], WindowState::Open);
-    EXPECT_EQUAL(read_journal(path).records.at(kSlots - 1).kind, GM_FREE_REQUESTED);
-    record(GM_ALLOC, 1, 5);
-    EXPECT_EQUAL(read_journal(path).states[0], WindowState::Open);
-    ::usleep(50000);  // time enough for whoever might take it for FULL
-    EXPECT_EQUAL(read_journal(path).states[0], WindowState::Open);
-    record(is_completed ? GM_FREE_COMPLETED : GM_ALLOC, 0, 77);
-    EXPECT(waits_until_full(path, 0));
-    const JournalContents contents = read_journal(path);
-    EXPECT_EQUAL(contents.records.at(kSlots - 1).kind, is_completed ? GM_FREE : GM_FREE_REQUESTED);
-    EXPECT_EQUAL(contents.records.size(), kSlots + (is_completed ? 1 : 2));
-    gm_recorder_stop("exit");
-  }
 }
 
 void test_stop_settles_an_open_free(const std::string& folder) {
@@ -281,8 +255,6 @@ int main(int count, char** arguments) {
   run_case("a free in two halves is one record", [&] { test_free_in_two_halves_is_one_record(folder); });
   run_case("allocators of one device record side by side",
            [&] { test_allocators_of_one_device_record_side_by_side(folder); });
-  run_case("a free in the last slot holds its window open",
-           [&] { test_free_in_the_last_slot_holds_its_window_open(folder); });
   run_case("stop settles an open free", [&] { test_stop_settles_an_open_free(folder); });
   run_case("a record carries what the recorder knows", [&] { test_record_carries_what_the_recorder_knows(folder); });
   run_case("events can be switched off", [&] { test_events_can_be_switched_off(folder); });

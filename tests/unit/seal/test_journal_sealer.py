@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gpumem import abi
 from gpumem.errors import TraceNotFound, TraceTruncated
 from gpumem.importers.journal import read_journal
 from gpumem.seal.journal_sealer import JournalBusy, JournalSealer
 from gpumem.trace.file import read_trace
 from gpumem.trace.journal import part_of, target_of
-from gpumem.trace.journal_layout import WindowState
+from gpumem.trace.journal_layout import RECORD_WINDOW_BYTES, WindowState
 from gpumem.trace.model import Trace
 from gpumem.vocabulary import EventKind
 from journal_maker import JournalMaker, pair_records
+
+SECONDS_AT_MOST = 60
+"""When a wait is given up: only something that hangs takes so long."""
 
 
 def numbers_of(trace: Trace) -> list[int]:
@@ -247,3 +252,31 @@ def test_journal_sealed_in_pieces_gives_the_bytes_of_one_sealed_at_once(tmp_path
         maker.close()
         contents.append(sealer.finish("exit").path.read_bytes())
     assert contents[0] == contents[1]
+
+
+def test_device_that_is_quiet_after_a_deferred_free_keeps_no_window_unsealed(tmp_path: Path) -> None:
+    window_records = RECORD_WINDOW_BYTES // 64
+    path = tmp_path / "a.gpumem.journal"
+    abi.start_recording(path, run_id=bytes(16), stacks=False)
+    try:
+        sealer = JournalSealer(path)
+        abi.record_event(EventKind.ALLOC, device=1, address=512, requested_bytes=512, block_bytes=512)
+        abi.record_event(EventKind.FREE_REQUESTED, device=1, address=512, requested_bytes=512, block_bytes=512)
+        for number in range(window_records):
+            for kind in (EventKind.ALLOC, EventKind.FREE):
+                abi.record_event(kind, device=0, address=512, requested_bytes=number % 512 + 1, block_bytes=512)
+        deadline = time.monotonic() + SECONDS_AT_MOST
+        sealed_count = 0
+        while sealed_count < 2:
+            assert time.monotonic() < deadline, f"{sealed_count} windows are sealed"
+            sealed_count += sealer.seal_full_windows()
+            time.sleep(0.005)
+        abi.record_event(EventKind.FREE_COMPLETED, device=1, address=512, requested_bytes=512, block_bytes=512)
+    finally:
+        abi.stop_recording("exit")
+    sealer.finish("exit")
+    trace = read_trace(tmp_path / "a.gpumem")
+    batches = list(trace.event_batches(["kind", "device"]))
+    kinds = np.concatenate([batch["kind"][batch["device"] == 1] for batch in batches])
+    assert kinds.tolist() == [EventKind.ALLOC, EventKind.FREE_REQUESTED, EventKind.FREE_COMPLETED]
+    assert trace.event_count == 2 * window_records + 3

@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <system_error>
 
 namespace gpumem {
@@ -119,6 +120,8 @@ bool start_quiet_thread(std::thread* thread, const char* name, std::function<voi
     *thread = std::thread(std::move(body));
     ::pthread_setname_np(thread->native_handle(), name);
   } catch (const std::system_error&) {
+    is_started = false;
+  } catch (const std::bad_alloc&) {
     is_started = false;
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -45,7 +45,7 @@ void replace_mapping(void* mapping, uint64_t bytes, uint64_t kept_bytes);
 // Has every thread of the process pass a full memory barrier; false where the kernel does not do that.
 bool pass_barrier_on_every_thread();
 
-// Starts a thread that receives no signals; false when the system gives none.
+// Starts a thread that receives no signals; false when the system gives none, or no memory for it.
 bool start_quiet_thread(std::thread* thread, const char* name, std::function<void()> body);
 
 }  // namespace gpumem

@@ -29,12 +29,12 @@ constexpr uint64_t kHoldGraceNs = 100'000'000;
 
 gm_status Journal::create(const char* path, const uint8_t* run_id, int32_t* errno_value) {
   GM_CHECK(fd_ < 0);
+  path_ = path;  // first: from the file's creation on nothing asks for memory of the program's
   fd_ = ::open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd_ < 0) {
     *errno_value = errno;
     return errno == ENOSPC || errno == EDQUOT ? GM_DISK_FULL : GM_CANNOT_CREATE;
   }
-  path_ = path;
   identity_ = read_file_identity(fd_);
   const gm_status status = prepare_file(run_id);
   if (status != GM_OK) {

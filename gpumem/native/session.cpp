@@ -7,6 +7,7 @@
 #include <cstring>
 #include <iterator>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -52,13 +53,18 @@ gm_status open_session(std::string path, int32_t* errno_value) {
   auto made = std::make_unique<Session>();
   const gm_status status = made->journal.create(path.c_str(), inherited.run_id, errno_value);
   if (status != GM_OK) return status;
+  const std::lock_guard<std::mutex> lock(g_facts_mutex);
+  try {
+    for (const auto& [key, json] : inherited.facts) write_fact(made.get(), key, json.data(), json.size());
+  } catch (const std::bad_alloc&) {
+    ::unlink(path.c_str());
+    throw;
+  }
   Session* session = made.release();
   session->serial = g_serial.fetch_add(1, std::memory_order_relaxed) + 1;
   session->has_stacks = inherited.has_stacks;
   session->path = std::move(path);
   session->previous = std::exchange(g_all_sessions, session);
-  const std::lock_guard<std::mutex> lock(g_facts_mutex);
-  for (const auto& [key, json] : inherited.facts) write_fact(session, key, json.data(), json.size());
   g_latest.store(session, std::memory_order_release);
   g_recording.session.store(session, std::memory_order_release);
   return GM_OK;

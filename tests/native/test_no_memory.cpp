@@ -2,6 +2,9 @@
 // is thrown, and where a handle lived on it works once there is memory again.
 //
 // The program's own operator new serves the library too, as any program's may. The journal's helper thread is spared.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -112,6 +115,10 @@ void with_memory(Work work) {
   t_left = left;
 }
 
+bool has_file(const std::string& path) {
+  return ::access(path.c_str(), F_OK) == 0;
+}
+
 gm_status record_on(uint8_t device, uint64_t number) {
   gm_event event = {};
   event.kind = GM_ALLOC;
@@ -132,7 +139,8 @@ void test_recorder(const std::string& folder) {
     uint32_t scope = 0;
     gm_recorder_counts counts = {};
     ++round;
-    HELD(gm_recorder_start(&options, &errno_value));
+    const gm_status started = HELD(gm_recorder_start(&options, &errno_value));
+    EXPECT(has_file(path) == (started == GM_OK));
     HELD(gm_thread_name("a name"));
     HELD(gm_record_fact("key of more bytes than a short string holds", "{}", 2));
     for (uint64_t i = 1; i < 20; ++i) HELD(record_on(static_cast<uint8_t>(i), round * 100 + i));
@@ -146,6 +154,40 @@ void test_recorder(const std::string& folder) {
     EXPECT_EQUAL(gm_recorder_is_active(), 0);
   });
 }
+
+#if !defined(__SANITIZE_THREAD__)  // its runtime allows no new threads after a fork
+// In the forked child, at its first event: what its exit code shall be.
+int record_without_memory(const std::string& path, uint64_t nth) {
+  t_refused_count = 0;
+  t_left = nth;
+  record_on(0, 1);
+  t_left = 0;
+  const bool is_sound = !has_file(path) || gm_recorder_is_active() || read_journal(path).ended_by == "no_memory";
+  return !is_sound ? 2 : t_refused_count > 0 ? 1 : 0;
+}
+
+// Its own recording has its parent's facts from the start, or there is no file of it.
+void test_forked_child(const std::string& folder) {
+  const std::string child_path = folder + "/child.gpumem.journal";
+  start_recording(folder + "/parent.gpumem.journal", child_path.c_str());
+  EXPECT_EQUAL(gm_record_fact("key of more bytes than a short string holds", "{}", 2), GM_OK);
+  int outcome = 1;
+  uint64_t nth = 0;
+  while (outcome == 1 && nth < kAllocationsMax) {
+    ::unlink(child_path.c_str());
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(record_without_memory(child_path, nth + 1));
+    int status = 0;
+    EXPECT_EQUAL(::waitpid(child, &status, 0), child);
+    outcome = WIFEXITED(status) ? WEXITSTATUS(status) : 2;
+    ++nth;
+  }
+  EXPECT_EQUAL(outcome, 0);
+  EXPECT(nth > 1);
+  EXPECT_EQUAL(read_journal(child_path).payloads(gpumem::EntryKind::Fact).size(), 1);
+  gm_recorder_stop("exit");
+}
+#endif
 
 // A history that lacks an event is none.
 void test_recording_ends_at_the_event_that_is_lost(const std::string& folder) {
@@ -182,7 +224,8 @@ void test_journal(const std::string& folder) {
     int32_t errno_value = 0;
     gm_journal* journal = nullptr;
     gm_record record = {};
-    HELD(gm_journal_create(path.c_str(), kTestRunId, &errno_value, &journal));
+    const gm_status created = HELD(gm_journal_create(path.c_str(), kTestRunId, &errno_value, &journal));
+    EXPECT(has_file(path) == (created == GM_OK));
     HELD(gm_journal_append(journal, &record, nullptr));
     HELD(gm_journal_append_entry(journal, 1, 1, "text", 4));
     if (HELD(gm_journal_close(journal, "exit")) != GM_OK && journal) gm_journal_close(journal, "exit");
@@ -364,6 +407,9 @@ int main(int count, char** arguments) {
   run_case("the recorder", [&] { test_recorder(folder); });
   run_case("a recording ends at the event that is lost",
            [&] { test_recording_ends_at_the_event_that_is_lost(folder); });
+#if !defined(__SANITIZE_THREAD__)
+  run_case("a forked child", [&] { test_forked_child(folder); });
+#endif
   run_case("a journal alone", [&] { test_journal(folder); });
   run_case("an allocator on the simulated device", [] { test_allocator(GM_DEVICE_SIMULATED, ""); });
   run_case("an allocator on a GPU", [] { test_allocator(GM_DEVICE_CUDA, "expandable_segments:True"); });

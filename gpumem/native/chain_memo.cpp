@@ -73,8 +73,7 @@ ChainMemo::~ChainMemo() {
 }
 
 uint32_t ChainMemo::find(FrameLinks links, const char* innermost, uint64_t generation) {
-  // The same again, as when an operation takes workspace too, says nothing of what follows.
-  if (is_chain(links, latest_, innermost, generation)) return step_to(latest_);
+  if (const uint32_t stack = find_near(links, innermost, generation)) return stack;
   if (pages_ == nullptr) return 0;
   const uint64_t mark = mark_of(links, innermost);
   const uint32_t first = first_of_set(mark);
@@ -82,7 +81,8 @@ uint32_t ChainMemo::find(FrameLinks links, const char* innermost, uint64_t gener
     Chain* chain = pages_->chains[number];
     if (pages_->tags[number] == tag_of(mark) && chain != nullptr && is_chain(links, chain, innermost, generation)) {
       latest_->successor = chain;
-      return step_to(chain);
+      latest_ = chain;
+      return chain->stack;
     }
   }
   return 0;
@@ -117,7 +117,7 @@ ChainMemo::Chain* ChainMemo::place_for(uint32_t number, uint32_t frame_count) {
 }
 
 void ChainMemo::forget() {
-  none_.successor = expected_ = latest_ = &none_;
+  none_.successor = latest_ = &none_;
   if (pages_ == nullptr) return;
   std::memset(static_cast<void*>(pages_), 0, sizeof *pages_);
   pages_->used_bytes = sizeof *pages_;

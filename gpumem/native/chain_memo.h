@@ -27,10 +27,15 @@ class ChainMemo {
   ChainMemo(const ChainMemo&) = delete;
   ChainMemo& operator=(const ChainMemo&) = delete;
 
-  // 0 when the chain is not the one that came after the last chain the time before. That one is known, and can be read,
-  // before the innermost frame is.
-  uint32_t find_expected(FrameLinks links, const char* innermost, uint64_t generation) {
-    return GM_LIKELY(is_chain(links, expected_, innermost, generation)) ? step_to(expected_) : 0;
+  // 0 when the chain is neither the last one again, as most are, nor the one that came after it the time before.
+  uint32_t find_near(FrameLinks links, const char* innermost, uint64_t generation) {
+    Chain* chain = latest_;
+    for (uint32_t attempt = 0; attempt != 2; ++attempt, chain = chain->successor) {
+      if (!is_chain(links, chain, innermost, generation)) continue;
+      latest_ = chain;
+      return chain->stack;
+    }
+    return 0;
   }
   // 0 when the chain is not remembered. A generation is one of watch_code's.
   uint32_t find(FrameLinks links, const char* innermost, uint64_t generation);
@@ -51,7 +56,7 @@ class ChainMemo {
   struct Chain {
     const char* innermost;  // the first frame's address; null: nothing remembered
     uint64_t generation;    // its code objects are those of this generation
-    Chain* successor;       // the chain that came after it, itself until another did
+    Chain* successor;       // the chain that came after it when last another did; itself until then
     uint32_t stack;         // id
     uint32_t frame_count;   // at least 1; so many frames follow
 
@@ -60,24 +65,16 @@ class ChainMemo {
   };
   struct Pages;
 
-  uint32_t step_to(Chain* chain) {
-    latest_ = chain;
-    expected_ = chain->successor;
-    return chain->stack;
-  }
-
   // Null is no chain's innermost frame.
   static bool is_chain(FrameLinks links, const Chain* chain, const char* innermost, uint64_t generation) {
-    if (GM_UNLIKELY(innermost == nullptr || chain->innermost != innermost || chain->generation != generation)) {
-      return false;
-    }
+    if (innermost == nullptr || chain->innermost != innermost || chain->generation != generation) return false;
     const char* frame = innermost;
     const Frame* const end = chain->frames() + chain->frame_count;
 #pragma GCC unroll 2
     for (const Frame* remembered = chain->frames(); remembered != end; ++remembered) {
       const char* caller = remembered->caller;
-      if (GM_UNLIKELY(load<const char*>(frame, links.previous) != caller)) return false;
-      if (GM_UNLIKELY(load<const char*>(frame, links.instruction) != remembered->instruction)) return false;
+      if (load<const char*>(frame, links.previous) != caller) return false;
+      if (load<const char*>(frame, links.instruction) != remembered->instruction) return false;
       asm("" : "+r"(caller));  // or the compiler goes on from the frame's own pointer, for which it has to wait
       frame = caller;
     }
@@ -87,10 +84,9 @@ class ChainMemo {
   bool make_room();
   Chain* place_for(uint32_t number, uint32_t frame_count);
 
-  Chain none_ = {};           // no chain
-  Chain* expected_ = &none_;  // the successor of the chain found last
-  Chain* latest_ = &none_;    // the chain found last
-  Pages* pages_ = nullptr;    // from the first chain to keep on
+  Chain none_ = {nullptr, 0, &none_, 0, 0};  // no chain
+  Chain* latest_ = &none_;                   // the chain found last
+  Pages* pages_ = nullptr;                   // from the first chain to keep on
 };
 
 }  // namespace gpumem

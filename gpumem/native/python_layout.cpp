@@ -1,7 +1,6 @@
 #include "python_layout.h"
 
 #include <dlfcn.h>
-#include <limits.h>
 #include <pthread.h>
 
 #include <cstdio>
@@ -62,9 +61,11 @@ constexpr uint32_t kVersionAfterFirstLine = 24;
 constexpr uint32_t kCompactAfterAscii = 16;
 constexpr uint32_t kInitializedBeforeFinalizing = 8;
 
-// Of _PyRuntime: measured against 3.11.7 and 3.12.1.
-constexpr uint32_t kInitialized = 16;
-constexpr uint32_t kInterpreterHead = 40;
+// Of _PyRuntime: measured with offsetof against 3.12.1 and 3.13.0.
+constexpr uint32_t kInitialized312 = 16;
+constexpr uint32_t kInterpreterHead312 = 40;
+constexpr uint32_t kStateKey312 = 1544;  // an int, 1 once there is a key, then the key
+constexpr uint32_t kStateKey313 = 2160;
 
 constexpr uint32_t kObjectType = 8;  // any object: its type, in builds that trace no references
 
@@ -159,17 +160,6 @@ bool is_layout_plausible(const Python& python, const PythonLayout& layout) {
   return load<const char*>(state, layout.thread_interpreter) == find_interpreter(state);
 }
 
-// False where several keys hold the thread's state: other software keeps it too, and need not keep it up to date.
-bool find_state_key(const char* state, uint32_t* key) {
-  uint32_t count = 0;
-  for (uint32_t candidate = 0; candidate < PTHREAD_KEYS_MAX; ++candidate) {
-    if (::pthread_getspecific(candidate) != state) continue;
-    *key = candidate;
-    ++count;
-  }
-  return count == 1;
-}
-
 bool has_type(const char* object, const char* type_symbol) {
   const char* type = nullptr;
   return object != nullptr && find_symbol(type_symbol, &type) && load<const char*>(object, kObjectType) == type;
@@ -236,14 +226,18 @@ PythonAnswers find_answers(const Python& python) {
   const char* runtime = nullptr;
   const char* state = python.find_thread_state();
   if (!find_symbol("Py_Version", &version) || !find_symbol("_PyRuntime", &runtime) || state == nullptr) return {};
-  PythonAnswers answers = {runtime, kInitialized, kInterpreterHead, 0};
+  PythonAnswers answers = {runtime, kInitialized312, kInterpreterHead312, 0};
+  uint32_t state_key = kStateKey312;
   if (*version >= 0x030d0000) {
     answers.initialized = load<uint32_t>(runtime, kRuntimeFinalizing * sizeof(uint64_t)) - kInitializedBeforeFinalizing;
     answers.interpreter_head = load<uint32_t>(runtime, kRuntimeInterpreterHead * sizeof(uint64_t));
+    state_key = kStateKey313;
   }
+  answers.state_key = load<uint32_t>(runtime, state_key + static_cast<uint32_t>(sizeof(int)));
   const bool is_as_laid_out = load<int>(runtime, answers.initialized) == python.is_initialized() &&
-                              load<const char*>(runtime, answers.interpreter_head) == python.find_interpreter_head();
-  return is_as_laid_out && find_state_key(state, &answers.state_key) ? answers : PythonAnswers{};
+                              load<const char*>(runtime, answers.interpreter_head) == python.find_interpreter_head() &&
+                              load<int>(runtime, state_key) == 1 && ::pthread_getspecific(answers.state_key) == state;
+  return is_as_laid_out ? answers : PythonAnswers{};
 }
 
 bool is_code_as_laid_out(const PythonLayout& layout, const char* code) {

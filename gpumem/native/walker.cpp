@@ -390,7 +390,7 @@ uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches, ChainMemo& m
   const uint64_t generation = g_shortcut.code_generation.load(std::memory_order_acquire);
   if (GM_LIKELY(generation != 0 && g_shortcut.is_open.load(std::memory_order_acquire))) {
     const char* innermost = current_frame_by_shortcut();
-    const uint32_t id = memo.find_expected(g_shortcut.links, innermost, generation);
+    const uint32_t id = memo.find_near(g_shortcut.links, innermost, generation);
     if (GM_LIKELY(id != 0)) return id;
   }
   return find_unexpected_stack(intern, caches, memo);

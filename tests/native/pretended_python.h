@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -23,8 +24,11 @@ union Runtime {
     int initialized;
     uint64_t unknown_too[2];
     const char* interpreter_head;
+    uint64_t unknown_still[187];
+    int has_state_key;
+    uint32_t state_key;
   } members;
-  uint64_t words[128];
+  uint64_t words[256];
 };
 
 extern "C" {
@@ -40,12 +44,18 @@ inline char g_other_interpreter[8];
 inline int& g_is_initialized = _PyRuntime.members.initialized;
 inline const char*& g_head_interpreter = _PyRuntime.members.interpreter_head;
 
-// The calling thread's state, kept under a pthread key too.
+static_assert(offsetof(decltype(Runtime::members), has_state_key) == 1544);
+
+// The calling thread's state, kept under a pthread key too, and by other software under another.
+inline pthread_key_t g_others_key;
 inline pthread_key_t g_state_key = [] {
   pthread_key_t key;
+  pthread_key_create(&g_others_key, nullptr);
   pthread_key_create(&key, nullptr);
   g_is_initialized = 1;
   g_head_interpreter = g_main_interpreter;
+  _PyRuntime.members.has_state_key = 1;
+  _PyRuntime.members.state_key = key;
   return key;
 }();
 class ThreadStatePointer {
@@ -53,6 +63,7 @@ class ThreadStatePointer {
   ThreadStatePointer& operator=(const char* state) {
     state_ = state;
     pthread_setspecific(g_state_key, state);
+    pthread_setspecific(g_others_key, state);
     return *this;
   }
   operator const char*() const { return state_; }

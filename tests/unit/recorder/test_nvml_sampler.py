@@ -61,6 +61,11 @@ class Sink:
             assert self._changed.wait_for(lambda: len(self.readings) >= count, timeout=10)
 
 
+def own_threads() -> set[str]:
+    """The kernel's numbers of this process's threads; one that was joined may still be on its way out."""
+    return set(os.listdir("/proc/self/task"))
+
+
 def make_sampler(sink: Sink, *devices: StandInDevice, interval_ms: int = 3_600_000) -> NvmlSampler:
     return NvmlSampler(
         sink, interval_ms=interval_ms, open_library=lambda watch: open_nvml(StandInNvml(*devices), watch=watch)
@@ -175,18 +180,20 @@ def test_stop_waits_for_a_thread_that_is_late() -> None:
         with gate:
             return open_nvml(StandInNvml(StandInDevice()), watch=watch)
 
-    threads = set(os.listdir("/proc/self/task"))
+    threads = own_threads()
     sampler = NvmlSampler(sink, interval_ms=3_600_000, open_library=open_library)
     sampler.start()
     while sink.waits == 0:
         time.sleep(0.001)
+    started = own_threads() - threads
     # Later than a driver that hangs would be waited for.
     late = threading.Timer(2 * HANGING_CALL_NS / 1e9, gate.release)
     late.start()
     sampler.stop()
-    late.join()
+    assert len(started) == 1
+    assert not started & own_threads()
     assert len(sink.readings) == 2
-    assert set(os.listdir("/proc/self/task")) == threads
+    late.join()
 
 
 def test_stop_does_not_wait_for_a_driver_that_hangs() -> None:
@@ -201,16 +208,18 @@ def test_stop_does_not_wait_for_a_driver_that_hangs() -> None:
             with gate:
                 return super().nvmlDeviceGetComputeRunningProcesses(handle)
 
-    threads = set(os.listdir("/proc/self/task"))
+    threads = own_threads()
     sampler = NvmlSampler(
         sink, interval_ms=100, open_library=lambda watch: open_nvml(HangingNvml(StandInDevice()), watch=watch)
     )
     sampler.start()
     assert entered.wait(10)
+    started = own_threads() - threads
+    assert len(started) == 1
     sampler.stop()
     assert gate.locked()
     gate.release()
-    while set(os.listdir("/proc/self/task")) != threads:
+    while started & own_threads():
         time.sleep(0.001)
     assert sink.readings == []
 

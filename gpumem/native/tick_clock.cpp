@@ -19,14 +19,18 @@ namespace {
 
 // Spans are 0.5 to 1 ms on the processors of today at first, and ever longer while the error stays small, up to 16 to
 // 32 ms: in a training step a check finds nothing it needs in the caches, and costs ten times as much as an event.
-// Elapsed ticks times rate stay below 2^64.
 constexpr uint64_t kShortestSpanTicks = 1 << 21;
 constexpr uint64_t kLongestSpanTicks = 1 << 26;
 // A span whose error at its end is larger is followed by the shortest; by a longer one if it is at most half of that.
 constexpr uint64_t kErrorNsMax = 250;
+// After such an error one of the clocks stood still, was set or changed its pace: the rate since may be that of
+// neither.
+constexpr uint64_t kBreakNs = 1000;
 // A rate from a longer time, by either clock, may have a suspended machine in it.
 constexpr uint64_t kRateTicksMax = uint64_t{1} << 32;
 constexpr uint64_t kRateNsMax = uint64_t{1} << 32;
+// 4 ns a tick: no counter is so slow. Below it a span's ticks times the rate stay below 2^60.
+constexpr uint64_t kNsPerTickMax = uint64_t{4} << 32;
 // Longer between two readings of the counter: the thread was interrupted there.
 constexpr uint64_t kReadTicksMax = 2048;
 
@@ -69,30 +73,42 @@ const bool g_has_steady_counter = find_steady_counter();
 }  // namespace
 
 uint64_t TickClock::check() {
-  const uint64_t last_span_ticks = std::exchange(span_ticks_, 0);
   if (!g_has_steady_counter) return clock_ns(CLOCK_MONOTONIC);
   const uint64_t before = read_ticks();
   const uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
   const uint64_t after = read_ticks();
-  if (after - before > kReadTicksMax) return now_ns;
-  const uint64_t ticks = before + (after - before) / 2;
-  const uint64_t elapsed = ticks - base_ticks_;
-  if (base_ns_ != 0 && elapsed < kShortestSpanTicks) return now_ns;
-  if (base_ns_ != 0 && elapsed < kRateTicksMax && now_ns - base_ns_ < kRateNsMax) {
-    span_ticks_ = last_span_ticks == 0 ? kShortestSpanTicks : next_span_ticks(last_span_ticks, elapsed, now_ns);
-    ns_per_tick_ = static_cast<uint64_t>((static_cast<unsigned __int128>(now_ns - base_ns_) << 32) / elapsed);
+  if (after - before > kReadTicksMax) {
+    span_ticks_ = 0;
+  } else {
+    compare(before + (after - before) / 2, now_ns);
   }
-  base_ticks_ = ticks;
-  base_ns_ = now_ns;
   return now_ns;
 }
 
-// By what the clock would have said `elapsed` ticks after the last check, when the system's says `now_ns`.
+void TickClock::compare(uint64_t ticks, uint64_t now_ns) {
+  const uint64_t last_span_ticks = std::exchange(span_ticks_, 0);
+  const uint64_t elapsed = ticks - base_ticks_;
+  if (base_ns_ != 0 && elapsed < kShortestSpanTicks) return;
+  if (base_ns_ != 0 && elapsed < kRateTicksMax && now_ns - base_ns_ < kRateNsMax) {
+    const uint64_t rate = ((now_ns - base_ns_) << 32) / elapsed;
+    if (rate <= kNsPerTickMax) {
+      span_ticks_ = next_span_ticks(std::max(last_span_ticks, kShortestSpanTicks), elapsed, now_ns);
+      ns_per_tick_ = rate;
+    }
+  }
+  base_ticks_ = ticks;
+  base_ns_ = now_ns;
+}
+
+// By what the clock would have said `elapsed` ticks after the last check, when the system's says `now_ns`. So no rate
+// is gone by that has not been found right once: the first is 0, and none after a break is.
 uint64_t TickClock::next_span_ticks(uint64_t last_span_ticks, uint64_t elapsed, uint64_t now_ns) const {
-  const uint64_t foreseen_ns = base_ns_ + (elapsed * ns_per_tick_ >> 32);
-  const uint64_t distance_ns = foreseen_ns > now_ns ? foreseen_ns - now_ns : now_ns - foreseen_ns;
+  const auto foreseen_ns = static_cast<uint64_t>(static_cast<unsigned __int128>(elapsed) * ns_per_tick_ >> 32);
+  const uint64_t elapsed_ns = now_ns - base_ns_;
+  const uint64_t distance_ns = foreseen_ns > elapsed_ns ? foreseen_ns - elapsed_ns : elapsed_ns - foreseen_ns;
   const double share = static_cast<double>(last_span_ticks) / static_cast<double>(std::max(elapsed, last_span_ticks));
   const double error_ns = static_cast<double>(distance_ns) * share;
+  if (error_ns > kBreakNs) return 0;
   if (error_ns > kErrorNsMax) return kShortestSpanTicks;
   if (error_ns > kErrorNsMax / 2.0) return last_span_ticks;
   return std::min(last_span_ticks * 2, kLongestSpanTicks);

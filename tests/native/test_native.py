@@ -20,6 +20,7 @@ PROGRAMS = [
     "test_fork",
     "test_limits",
     "test_walker",
+    "test_tick_clock",
     "test_live_allocator",
     "test_nvml_sampling",
     "test_no_memory",

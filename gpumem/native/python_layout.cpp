@@ -1,6 +1,7 @@
 #include "python_layout.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
 
 #include <cstdio>
@@ -61,11 +62,9 @@ constexpr uint32_t kVersionAfterFirstLine = 24;
 constexpr uint32_t kCompactAfterAscii = 16;
 constexpr uint32_t kInitializedBeforeFinalizing = 8;
 
-// Of _PyRuntime: measured with offsetof against 3.12.1 and 3.13.0.
+// Of _PyRuntime: measured with offsetof against 3.12.1.
 constexpr uint32_t kInitialized312 = 16;
 constexpr uint32_t kInterpreterHead312 = 40;
-constexpr uint32_t kStateKey312 = 1544;  // an int, 1 once there is a key, then the key
-constexpr uint32_t kStateKey313 = 2160;
 
 constexpr uint32_t kObjectType = 8;  // any object: its type, in builds that trace no references
 
@@ -160,6 +159,20 @@ bool is_layout_plausible(const Python& python, const PythonLayout& layout) {
   return load<const char*>(state, layout.thread_interpreter) == find_interpreter(state);
 }
 
+// Other software keeps the thread's state under keys of its own, as pybind11 does. CPython's key is the one without
+// whose value it has no answer: tried by taking the value away for a moment, which nobody but this thread sees.
+bool find_state_key(const Python& python, const char* state, uint32_t* key) {
+  for (uint32_t candidate = 0; candidate < PTHREAD_KEYS_MAX; ++candidate) {
+    if (::pthread_getspecific(candidate) != state || ::pthread_setspecific(candidate, nullptr) != 0) continue;
+    const bool is_answered_by = python.find_thread_state() == nullptr;
+    ::pthread_setspecific(candidate, state);
+    if (!is_answered_by) continue;
+    *key = candidate;
+    return true;
+  }
+  return false;
+}
+
 bool has_type(const char* object, const char* type_symbol) {
   const char* type = nullptr;
   return object != nullptr && find_symbol(type_symbol, &type) && load<const char*>(object, kObjectType) == type;
@@ -227,17 +240,13 @@ PythonAnswers find_answers(const Python& python) {
   const char* state = python.find_thread_state();
   if (!find_symbol("Py_Version", &version) || !find_symbol("_PyRuntime", &runtime) || state == nullptr) return {};
   PythonAnswers answers = {runtime, kInitialized312, kInterpreterHead312, 0};
-  uint32_t state_key = kStateKey312;
   if (*version >= 0x030d0000) {
     answers.initialized = load<uint32_t>(runtime, kRuntimeFinalizing * sizeof(uint64_t)) - kInitializedBeforeFinalizing;
     answers.interpreter_head = load<uint32_t>(runtime, kRuntimeInterpreterHead * sizeof(uint64_t));
-    state_key = kStateKey313;
   }
-  answers.state_key = load<uint32_t>(runtime, state_key + static_cast<uint32_t>(sizeof(int)));
   const bool is_as_laid_out = load<int>(runtime, answers.initialized) == python.is_initialized() &&
-                              load<const char*>(runtime, answers.interpreter_head) == python.find_interpreter_head() &&
-                              load<int>(runtime, state_key) == 1 && ::pthread_getspecific(answers.state_key) == state;
-  return is_as_laid_out ? answers : PythonAnswers{};
+                              load<const char*>(runtime, answers.interpreter_head) == python.find_interpreter_head();
+  return is_as_laid_out && find_state_key(python, state, &answers.state_key) ? answers : PythonAnswers{};
 }
 
 bool is_code_as_laid_out(const PythonLayout& layout, const char* code) {

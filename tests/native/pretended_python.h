@@ -6,7 +6,7 @@
 
 #include <pthread.h>
 
-#include <cstddef>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -24,11 +24,8 @@ union Runtime {
     int initialized;
     uint64_t unknown_too[2];
     const char* interpreter_head;
-    uint64_t unknown_still[187];
-    int has_state_key;
-    uint32_t state_key;
   } members;
-  uint64_t words[256];
+  uint64_t words[128];
 };
 
 extern "C" {
@@ -44,9 +41,7 @@ inline char g_other_interpreter[8];
 inline int& g_is_initialized = _PyRuntime.members.initialized;
 inline const char*& g_head_interpreter = _PyRuntime.members.interpreter_head;
 
-static_assert(offsetof(decltype(Runtime::members), has_state_key) == 1544);
-
-// The calling thread's state, kept under a pthread key too, and by other software under another.
+// CPython keeps the calling thread's state under a pthread key, other software under another.
 inline pthread_key_t g_others_key;
 inline pthread_key_t g_state_key = [] {
   pthread_key_t key;
@@ -54,24 +49,19 @@ inline pthread_key_t g_state_key = [] {
   pthread_key_create(&key, nullptr);
   g_is_initialized = 1;
   g_head_interpreter = g_main_interpreter;
-  _PyRuntime.members.has_state_key = 1;
-  _PyRuntime.members.state_key = key;
   return key;
 }();
 class ThreadStatePointer {
  public:
   ThreadStatePointer& operator=(const char* state) {
-    state_ = state;
     pthread_setspecific(g_state_key, state);
     pthread_setspecific(g_others_key, state);
     return *this;
   }
-  operator const char*() const { return state_; }
-
- private:
-  const char* state_ = nullptr;
+  operator const char*() const { return static_cast<const char*>(pthread_getspecific(g_state_key)); }
 };
-inline thread_local ThreadStatePointer g_thread_state;
+inline ThreadStatePointer g_thread_state;
+inline std::atomic<int> g_state_question_count{0};  // how often CPython was asked for the calling thread's state
 inline const char* g_holder_state = nullptr;
 inline int (*g_code_watcher)(int event, const char* code) = nullptr;
 
@@ -89,6 +79,7 @@ Value get(const char* object, size_t offset) {
 
 extern "C" {
 PRETENDED const char* PyGILState_GetThisThreadState() {
+  ++g_state_question_count;
   return g_thread_state;
 }
 PRETENDED const char* _PyThreadState_UncheckedGet() {

@@ -1,10 +1,11 @@
-"""What recording costs a training step on a GPU, step beside step in one process, and how long its single calls take.
+"""What recording costs a training step and an alloc+free pair on a GPU, beside each other in one process.
 
-Steps of one process alternate between two states of the same attached tracker: its events recorded, and its events
-dropped at the recorder's door. Nothing else differs between them, neither the memory's layout nor the machine's mood of
-the minute, so that their ratio holds to a part in a thousand, where processes of their own come out parts in a hundred
-apart. What PyTorch itself pays for telling a tracker is in both; that is the mode "off" of recording_overhead.py. At
-the end steps of their own have the recorder's single calls timed, the timing's own price included.
+Steps, and then loops of pairs, alternate between two states of the same attached tracker: its events recorded, and its
+events dropped at the recorder's door. Nothing else differs between them, neither the memory's layout nor the machine's
+mood of the minute, so that their ratio holds to parts in a thousand, where processes of their own come out parts in a
+hundred apart. What PyTorch itself pays for telling a tracker is in both; that is the mode "off" of
+recording_overhead.py. At the end steps of their own have the recorder's single calls timed, the timing's own price
+included.
 
     python benchmarks/step_cost.py --processes 4 -o step.json
 """
@@ -20,18 +21,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from recording_overhead import make_step, pin_threads
+from recording_overhead import STACK_DEPTH, descend, make_step, pin_threads
 
 TICKS_MAX = 1 << 14
 SHARES = (0.1, 0.5, 0.9, 0.99, 0.999)
 WARM_STEPS = 20
+PAIRS = 5_000
+PAIR_LOOPS = 40
 
 
 def build_gate(folder: Path) -> ctypes.CDLL:
@@ -58,13 +61,22 @@ def stand_between(gate: ctypes.CDLL) -> None:
     abi.function_address = lambda name: gate_address if name == "gm_record_event" else function_address(name)
 
 
-def time_step(step: Callable[[], None], synchronize: Callable[[], None]) -> int:
-    """Nanoseconds of one step, the GPU's work included."""
-    synchronize()
-    started_ns = time.perf_counter_ns()
-    step()
-    synchronize()
-    return time.perf_counter_ns() - started_ns
+def time_both(gate: ctypes.CDLL, times: int, work: Callable[[], None]) -> tuple[list[int], list[int]]:
+    """Nanoseconds of `work` recorded and with its events dropped, so many times each, in turn."""
+    elapsed_ns: dict[bool, list[int]] = {False: [], True: []}
+    for number in range(times):
+        for is_dropped in (True, False) if number % 2 else (False, True):
+            gate.step_cost_drop(int(is_dropped))
+            started_ns = time.perf_counter_ns()
+            work()
+            elapsed_ns[is_dropped].append(time.perf_counter_ns() - started_ns)
+    gate.step_cost_drop(0)
+    return elapsed_ns[False], elapsed_ns[True]
+
+
+def ratio_of(recorded: Sequence[int], dropped: Sequence[int]) -> float:
+    """The median of the ratios of neighbours."""
+    return median(one / other for one, other in zip(recorded, dropped, strict=True))
 
 
 def find_ticks_per_ns() -> float:
@@ -103,7 +115,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     import gpumem
 
     synchronize = torch.cuda.synchronize if options.device == "cuda" else torch.cpu.synchronize
-    step = make_step(torch, options.device)
+    train_step = make_step(torch, options.device)
+
+    def step() -> None:
+        train_step()
+        synchronize()
+
     pin_threads()
     gc.collect()
     gc.disable()
@@ -114,35 +131,35 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         with gpumem.record(Path(name) / "step.gpumem", stacks=stacks, nvml_interval=interval):
             for _ in range(WARM_STEPS):
                 step()
-            elapsed_ns: dict[bool, list[int]] = {True: [], False: []}
-            for number in range(options.steps):
-                for is_dropped in (True, False) if number % 2 else (False, True):
-                    gate.step_cost_drop(int(is_dropped))
-                    elapsed_ns[is_dropped].append(time_step(step, synchronize))
-            gate.step_cost_drop(0)
+            recorded, dropped = time_both(gate, options.steps, step)
+            events = gate.step_cost_dropped() / options.steps
+            pairs = time_both(gate, PAIR_LOOPS, lambda: descend(STACK_DEPTH - 4, torch.empty, options.device, PAIRS))
             gate.step_cost_time(1)
             timed_steps = max(options.steps // 4, 1)
             for _ in range(timed_steps):
-                time_step(step, synchronize)
+                step()
             gate.step_cost_time(0)
             calls = describe_calls(gate, timed_steps, find_ticks_per_ns())
-    ratios = [recorded / dropped for recorded, dropped in zip(elapsed_ns[False], elapsed_ns[True], strict=True)]
     return {
-        "dropped_ns": median(elapsed_ns[True]),
-        "recorded_ns": median(elapsed_ns[False]),
-        "ratio": median(ratios),
-        "events": gate.step_cost_dropped() / options.steps,
+        "dropped_ns": median(dropped),
+        "recorded_ns": median(recorded),
+        "ratio": ratio_of(recorded, dropped),
+        "events": events,
+        "pair_dropped_ns": median(pairs[1]) / PAIRS,
+        "pair_ratio": ratio_of(*pairs),
         "calls": calls,
     }
 
 
 def render(processes: list[dict[str, Any]]) -> str:
     """A line for each process, then its calls by thread."""
-    lines = [f"{'step, ms':<12}{'dropped':>10}{'recorded':>10}{'ratio':>8}{'events':>8}"]
+    lines = [f"{'step, ms':<12}{'dropped':>10}{'recorded':>10}{'ratio':>8}{'events':>8}{'pair, ns':>10}{'ratio':>8}"]
     for number, found in enumerate(processes, 1):
         times = f"{found['dropped_ns'] / 1e6:>10.2f}{found['recorded_ns'] / 1e6:>10.2f}"
-        lines.append(f"{f'process {number}':<12}{times}{found['ratio']:>8.4f}{found['events']:>8.0f}")
-    lines.append(f"median ratio {median(found['ratio'] for found in processes):.4f}")
+        pair = f"{found['pair_dropped_ns']:>10.0f}{found['pair_ratio']:>8.4f}"
+        lines.append(f"{f'process {number}':<12}{times}{found['ratio']:>8.4f}{found['events']:>8.0f}{pair}")
+    medians = [median(found[key] for found in processes) for key in ("ratio", "pair_ratio")]
+    lines.append(f"median ratios: step {medians[0]:.4f}, pair {medians[1]:.4f}")
     heads = ("mean", *(f"p{share * 100:g}" for share in SHARES), "step")
     lines.append(f"{'calls, ns':<30}{'calls':>8}" + "".join(f"{head:>8}" for head in heads))
     for number, found in enumerate(processes, 1):

@@ -97,7 +97,7 @@ gm_status end_for_want_of_memory();
 template <typename Body>
 gm_status guarded_recording(Body body) noexcept {
   const gm_status status = guarded(body);
-  return status == GM_NO_MEMORY ? end_for_want_of_memory() : status;
+  return GM_UNLIKELY(status == GM_NO_MEMORY) ? guarded(end_for_want_of_memory) : status;
 }
 gm_status keep_fact(const char* key, const char* json, size_t json_bytes);
 

@@ -5,13 +5,9 @@
 
 #include <cstdint>
 #include <cstring>
-#include <ctime>
-
-#if defined(__x86_64__)
-#include <x86intrin.h>
-#endif
 
 #include "gpumem.h"
+#include "ticks.h"
 
 namespace {
 
@@ -27,17 +23,6 @@ volatile uint8_t g_other_memory[kPagesMax * kPageBytes];
 
 gm_status skip(const gm_event*) {
   return GM_OK;
-}
-
-uint64_t read_ticks() {
-#if defined(__x86_64__)
-  unsigned processor;
-  return __rdtscp(&processor);
-#else
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
-#endif
 }
 
 // A line's place in its page; every line of the pages has its turn.
@@ -125,15 +110,6 @@ double ticks_per_pair(gm_status (*record)(const gm_event*), uint32_t pairs, uint
 }
 
 double ticks_per_ns(void) {
-  timespec begin, end;
-  clock_gettime(CLOCK_MONOTONIC, &begin);
-  const uint64_t ticks = read_ticks();
-  double elapsed_ns = 0;
-  while (elapsed_ns < 20e6) {
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    elapsed_ns =
-        static_cast<double>(end.tv_sec - begin.tv_sec) * 1e9 + static_cast<double>(end.tv_nsec - begin.tv_nsec);
-  }
-  return static_cast<double>(read_ticks() - ticks) / elapsed_ns;
+  return measure_ticks_per_ns();
 }
 }

@@ -3,13 +3,8 @@
 #include <atomic>
 #include <cstdint>
 
-#if defined(__x86_64__)
-#include <x86intrin.h>
-#else
-#include <ctime>
-#endif
-
 #include "gpumem.h"
+#include "ticks.h"
 
 namespace {
 
@@ -24,17 +19,6 @@ std::atomic<uint64_t> g_dropped{0};
 thread_local bool t_is_main = false;
 uint64_t g_counts[2][kTicksMax];  // calls by thread (0: another, 1: main) and ticks
 uint64_t g_ticks[2];              // of all calls together
-
-uint64_t read_ticks() {
-#if defined(__x86_64__)
-  unsigned processor;
-  return __rdtscp(&processor);
-#else
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
-#endif
-}
 
 }  // namespace
 
@@ -63,6 +47,10 @@ const uint64_t* step_cost_counts(int is_main) {
 
 uint64_t step_cost_ticks(int is_main) {
   return g_ticks[is_main];
+}
+
+double step_cost_ticks_per_ns() {
+  return measure_ticks_per_ns();
 }
 
 // Called under the allocator's lock, so that the counts need none.

@@ -16,7 +16,6 @@ import argparse
 import ctypes
 import gc
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -47,6 +46,7 @@ def build_gate(folder: Path) -> ctypes.CDLL:
     gate.step_cost_start.argtypes = [ctypes.c_void_p]
     gate.step_cost_counts.restype = ctypes.POINTER(ctypes.c_uint64)
     gate.step_cost_ticks.restype = ctypes.c_uint64
+    gate.step_cost_ticks_per_ns.restype = ctypes.c_double
     gate.step_cost_dropped.restype = ctypes.c_uint64
     return gate
 
@@ -77,14 +77,6 @@ def time_both(gate: ctypes.CDLL, times: int, work: Callable[[], None]) -> tuple[
 def ratio_of(recorded: Sequence[int], dropped: Sequence[int]) -> float:
     """The median of the ratios of neighbours."""
     return median(one / other for one, other in zip(recorded, dropped, strict=True))
-
-
-def find_ticks_per_ns() -> float:
-    """How often the counter that the calls are timed by counts in a nanosecond."""
-    if os.uname().machine != "x86_64":
-        return 1.0
-    speeds = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("cpu MHz")]
-    return float(speeds[0].split(":")[1]) / 1000
 
 
 def describe_calls(gate: ctypes.CDLL, steps: int, ticks_per_ns: float) -> dict[str, dict[str, float]]:
@@ -139,7 +131,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             for _ in range(timed_steps):
                 step()
             gate.step_cost_time(0)
-            calls = describe_calls(gate, timed_steps, find_ticks_per_ns())
+            calls = describe_calls(gate, timed_steps, float(gate.step_cost_ticks_per_ns()))
     return {
         "dropped_ns": median(dropped),
         "recorded_ns": median(recorded),

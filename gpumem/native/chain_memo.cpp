@@ -18,7 +18,7 @@ constexpr uint32_t kSeenCount = 256;
 // of a kind, the line that calls them is not.
 constexpr uint32_t kMarkFrames = 4;
 constexpr uint64_t kLineBytes = 64;
-constexpr uint64_t kBytes = 1 << 20;  // kChainCount chains of 125 frames, and more chains than that of fewer
+constexpr uint64_t kBytes = 1 << 20;  // room for kChainCount chains of 122 frames each
 
 // Of the instructions of the innermost frames.
 uint64_t mark_of(FrameLinks links, const char* frame) {

@@ -97,7 +97,6 @@ class Policy {
   void set_settings(const Settings& settings) { settings_ = settings; }
   const Settings& settings() const { return settings_; }
   void set_limit(uint64_t limit_bytes) { limit_bytes_ = limit_bytes; }
-  void clear_limit() { limit_bytes_ = kUnlimitedBytes; }
   uint64_t limit_bytes() const { return limit_bytes_; }
 
   // Private pools. A pool exists from its first create to the release that finds it unused and empty.

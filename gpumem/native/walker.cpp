@@ -134,10 +134,12 @@ class FrameHasher {
   bool is_settled_ = true;  // every text so far had its hash
 };
 
-[[gnu::always_inline]] inline const char* frame_of(const char* thread_state) {
-  const char* frame = load<const char*>(thread_state, g_layout.thread_frame);
-  if (g_layout.holder_frame < 0 || frame == nullptr) return frame;
-  return load<const char*>(frame, static_cast<uint32_t>(g_layout.holder_frame));
+// Of a PythonLayout or a Shortcut, which hold both offsets.
+template <typename Offsets>
+[[gnu::always_inline]] inline const char* frame_of(const char* thread_state, const Offsets& offsets) {
+  const char* frame = load<const char*>(thread_state, offsets.thread_frame);
+  if (offsets.holder_frame < 0 || frame == nullptr) return frame;
+  return load<const char*>(frame, static_cast<uint32_t>(offsets.holder_frame));
 }
 
 // The calling thread's innermost frame; null without Python, in a sub-interpreter and while finalising.
@@ -154,7 +156,7 @@ class FrameHasher {
   if (holder != state && g_python.find_interpreter_head() != g_python.main_interpreter) {
     return nullptr;
   }
-  return frame_of(state);
+  return frame_of(state, g_layout);
 }
 
 // The same in few steps; null where it takes a closer look.
@@ -164,10 +166,7 @@ class FrameHasher {
                         load<const char*>(answers.runtime, answers.interpreter_head) == g_shortcut.main_interpreter;
   if (GM_UNLIKELY(!is_alone)) return nullptr;
   const char* state = static_cast<const char*>(::pthread_getspecific(answers.state_key));
-  if (state == nullptr) return nullptr;
-  const char* frame = load<const char*>(state, g_shortcut.thread_frame);
-  if (g_shortcut.holder_frame < 0 || frame == nullptr) return frame;
-  return load<const char*>(frame, static_cast<uint32_t>(g_shortcut.holder_frame));
+  return state == nullptr ? nullptr : frame_of(state, g_shortcut);
 }
 
 // Calls visit(code, instruction_offset) for the frames that sys._getframe would show, innermost first; their number.

@@ -27,10 +27,10 @@ from gpumem.render.html.ranks import ranks_section
 
 SCRIPTS = (
     "gm.js",
+    "canvas.js",
     "curves.js",
     "flame.js",
     "sites.js",
-    "canvas.js",
     "bands_stack.js",
     "bands.js",
     "heap_layout.js",

@@ -43,6 +43,7 @@ class BandsFigure {
     this.found = found;
     this.axis = "event";
     this.marked = null;
+    this.peakX = null; // where the peak is told, in pixels; null while it is out of sight
     this.surface = null;
     const switchAxis = GM.choice("bands-axis", "Axis", [["time", "Time"], ["event", "Events"]], this.axis, (axis) => {
       this.axis = axis;
@@ -159,6 +160,8 @@ class BandsFigure {
       const half = pen.measureText(text).width / 2;
       pen.fillText(text, Math.min(right - half + FRAME.right, xOf(at)), bottom + 7);
     }
+    pen.textAlign = "right";
+    if (this.axis === "event") pen.fillText("event", FRAME.left - 7, bottom + 7);
     this.moments(pen, xOf, palette, right, bottom, line);
   }
 
@@ -180,7 +183,8 @@ class BandsFigure {
     /* Along events, what is held after one is drawn from its number to the next: the peak is told in the middle of that. */
     const { peak } = this.found;
     const peakX = xOf(this.axis === "time" ? peak.time_ns : peak.event + 0.5);
-    if (peakX >= FRAME.left && peakX <= right) {
+    this.peakX = peakX >= FRAME.left && peakX <= right ? peakX : null;
+    if (this.peakX !== null) {
       const text = `peak ${GM.bytes(this.found.peak_bytes)}`;
       const half = pen.measureText(text).width / 2;
       pen.textAlign = "center";
@@ -231,10 +235,11 @@ class BandsFigure {
     const largest = [...Array(model.count).keys()].sort((one, other) => model.held_bytes[other] - model.held_bytes[one] || one - other).slice(0, 50);
     const rows = largest.map((b) => {
       const { site } = this.stackOf(b);
-      return GM.make("tr", { "data-site": String(site), onclick: () => GM.toggle(site) },
+      const row = GM.make("tr", { "data-mark": String(site), "aria-selected": "false" },
         GM.make("td", { class: "number", text: GM.bytes(model.held_bytes[b]) }),
         GM.make("td", { text: GM.siteText(site) }),
         GM.make("td", { text: lifeText(model, b, this.found) }));
+      return GM.pickable(row, () => GM.toggle(site));
     });
     const head = GM.make("tr", {}, GM.make("th", { class: "number", text: "Bytes" }), GM.make("th", { text: "Site" }), GM.make("th", { text: "Held" }));
     const table = GM.make("table", {}, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows));
@@ -278,7 +283,7 @@ GM.figures.push({
       return {};
     }
     const figure = new BandsFigure(element, found);
-    GM.expose("bands", () => ({ axis: figure.axis, highest_bytes: figure.model.highest, view: { ...figure.surface.view }, marked: figure.marked }));
+    GM.expose("bands", () => ({ axis: figure.axis, highest_bytes: figure.model.highest, peak_x: figure.peakX, view: { ...figure.surface.view }, marked: figure.marked }));
     return { select: (site) => figure.select(site), theme: () => figure.surface.paint(), clear: () => figure.surface.clear() };
   },
 });

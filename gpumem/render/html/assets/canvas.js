@@ -191,7 +191,14 @@ const hex = (text) => {
 };
 const mix = (one, other, share) => one.map((value, at) => Math.round(value + (other[at] - value) * share));
 const css = (rgb) => `rgb(${rgb.join(",")})`;
-const ink = (rgb) => (0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2] > 140 ? "#111111" : "#ffffff");
+
+/* How bright a colour is, from 0 to 1, and how far two such stand apart, both as WCAG reckons it. */
+const brightness = (rgb) => rgb.map((value) => value / 255).map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)).reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
+const contrast = (one, other) => (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+const INKS = ["#000000", "#ffffff"];
+
+/* Black or white, whichever is read better on a colour: 4.5 to 1 or more on any. */
+const ink = (rgb) => INKS.reduce((best, one) => (contrast(brightness(hex(one)), brightness(rgb)) > contrast(brightness(hex(best)), brightness(rgb)) ? one : best));
 
 /* The colours of the theme as [r, g, b], read once for a drawing. */
 GM.palette = () => {

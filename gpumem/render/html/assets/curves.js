@@ -156,7 +156,7 @@ class Curves {
     const add = (label, group, symbol, colour, told) => {
       if (group.event.length) rows.push({
         type: "scatter", mode: "markers", x: this.x(group), y: Array(group.event.length).fill(label), name: label, yaxis: "y2", 
-        hoverinfo: "none", meta: { told }, marker: { symbol, size: 8, color: GM.colour(colour), line: { width: 1, color: GM.colour(colour) } },
+        hoverinfo: "none", cliponaxis: false, meta: { told }, marker: { symbol, size: 8, color: GM.colour(colour), line: { width: 1, color: GM.colour(colour) } },
       });
     };
     const group = (list) => ({ event: list.map((one) => one.event), time_ns: list.map((one) => one.time_ns) });
@@ -182,7 +182,7 @@ class Curves {
     const grid = GM.colour("line");
     const floor = rows.length ? 0.05 * rows.length + 0.04 : 0;
     const marks = this.trace.marks.filter((mark) => mark.kind === "mark");
-    const axis = settings.axis === "time" ? { ticksuffix: ` ${this.unitName}` } : { tickformat: ",d" };
+    const axis = settings.axis === "time" ? { ticksuffix: ` ${this.unitName}` } : { tickformat: ",d", tickprefix: "event ", showtickprefix: "first" };
     return {
       ...GM.plotlySize(this.plot, (GM.isPrinting() ? HEIGHT_PRINTED : HEIGHT) + 22 * rows.length), margin: { l: this.plot.clientWidth < 700 ? 64 : 78, r: 12, t: 8, b: 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: GM.colour("text") },

@@ -45,7 +45,7 @@ class Flame {
     const { parent, bytes } = this.nodes;
     const isNarrow = this.plot.clientWidth < 700;
     const colours = this.colours();
-    const ink = { size: 12, color: colours.map(inkOn) }; // plotly writes the outermost frame in the outside font
+    const ink = { size: 12, color: colours.map((colour) => GM.ink(GM.hex(colour))) }; // plotly writes the outermost frame in the outside font
     const ids = Array.from(bytes, (_, at) => String(at));
     const data = {
       type: "icicle", level: String(this.level), ids, labels: ids.map((_, at) => GM.plotlyText(this.fitted(at, isNarrow))), parents: Array.from(parent, (at) => (at < 0 ? "" : String(at))),
@@ -150,10 +150,4 @@ class Flame {
       GM.make("p", {}, GM.make("b", { text: frame ? GM.frameText(frame) : this.label(at) })),
       GM.make("p", { text: `${GM.bytes(bytes[at])} in ${GM.counted(count[at], "block")}, ${GM.share(bytes[at], bytes[0])} of the peak${of}` }));
   }
-}
-
-/* Black or white, whichever is read better on a colour. */
-function inkOn(colour) {
-  const [red, green, blue] = [1, 3, 5].map((at) => (parseInt(colour.slice(at, at + 2), 16) / 255) ** 2.2);
-  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.2 ? "#14171b" : "#ffffff";
 }

@@ -8,13 +8,13 @@
                       drawn into [data-figure=id], in order, `heavy` ones when they come into view, those that need
                       `plotly` when it is there; drawn again, into an empty element, when the view changes. What draw()
                       returns may have select(site), theme(), clear().
-   GM.select(site)    marks a site everywhere, null none; GM.toggle(site); GM.onSelect(fn)
+   GM.select(site)    marks a site everywhere, null none; GM.toggle(site)
+   GM.pickable(row, pick)  a row that mouse and keyboard pick; GM.showMarked(part) says which of its rows are marked
    GM.expose(name, fn)  adds fn() to GM.state, which is for reading
    Text is set by textContent alone; GM.plotlyText escapes what plotly would read as markup. */
 
 const SHEET_WIDTH = 700;
 const decoders = { i4: Int32Array, f8: Float64Array };
-const selectListeners = [];
 const exposed = {};
 const drawings = new Map();
 const placed = new Set();
@@ -135,6 +135,25 @@ GM.fold = (table) => {
   return table;
 };
 
+/* A row that is picked by mouse or keyboard; text that is being marked in it picks nothing. */
+GM.pickable = (row, pick) => {
+  row.tabIndex = 0;
+  row.addEventListener("click", () => { if (window.getSelection().isCollapsed) pick(); });
+  row.addEventListener("keydown", (event) => {
+    if (event.target !== row || event.ctrlKey || event.metaKey || event.altKey) return;
+    const does = {
+      Enter: pick,
+      " ": pick,
+      ArrowDown: () => row.nextElementSibling?.focus(),
+      ArrowUp: () => row.previousElementSibling?.focus(),
+    }[event.key];
+    if (!does) return;
+    event.preventDefault();
+    does();
+  });
+  return row;
+};
+
 /* A row of buttons of which one is pressed; choose(value) is called when another is. */
 GM.choice = (id, label, options, chosen, choose) => {
   const row = GM.make("div", { class: "choice", role: "group", id, "aria-label": label });
@@ -152,7 +171,8 @@ GM.choice = (id, label, options, chosen, choose) => {
 /* ---- colours ---- */
 
 GM.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-GM.siteColour = (number) => (GM.page.sites[number] ? GM.colour(`site-${number % 10}`) : GM.colour("none"));
+const SITE_COLOURS = 20;
+GM.siteColour = (number) => (GM.page.sites[number] ? GM.colour(`site-${number % SITE_COLOURS}`) : GM.colour("none"));
 
 GM.isPrinting = () => document.documentElement.dataset.printing !== undefined;
 
@@ -178,12 +198,17 @@ GM.select = (number) => {
   bar.hidden = site === null;
   document.getElementById("selected-text").textContent = site === null ? "" : `Marked: ${GM.siteText(site)}`;
   for (const drawing of drawings.values()) drawing.select?.(site);
-  for (const listener of selectListeners) listener(site);
+  GM.showMarked(document);
   // What was pressed stays where it is, whatever grew or shrank above it.
   if (pressed?.isConnected) window.scrollBy(0, pressed.getBoundingClientRect().top - top);
 };
 GM.toggle = (number) => GM.select(number === site ? null : number);
-GM.onSelect = (listener) => selectListeners.push(listener);
+
+/* What names a site by data-mark says whether that site is marked. */
+GM.showMarked = (part) => {
+  for (const one of part.querySelectorAll("[data-mark]"))
+    one.setAttribute(one.tagName === "BUTTON" ? "aria-pressed" : "aria-selected", String(Number(one.dataset.mark) === site));
+};
 
 /* ---- views and figures ---- */
 

@@ -57,6 +57,7 @@ class HeapFigure {
     const text = `${this.moment.names.join(", ")} · ${GM.duration(this.moment.time_ns)}`;
     this.label.textContent = `${text} (${number + 1} of ${this.moments.length})`;
     this.slider.setAttribute("aria-valuetext", text);
+    for (const button of this.momentButtons) button.setAttribute("aria-pressed", String(Number(button.dataset.moment) === number));
     this.surface.tip.hidden = true;
     this.surface.redraw();
     this.fillFacts();
@@ -70,7 +71,8 @@ class HeapFigure {
   shortcuts() {
     const row = GM.make("div", { class: "choice wrap", role: "group", "aria-label": "Moments" });
     const named = this.moments.map((one, number) => [one.names.find((name) => /^(peak|oom|mark:|end$|start$)/.test(name)), number]);
-    for (const [name, number] of named.filter(([name]) => name).slice(0, 14)) row.append(GM.make("button", { type: "button", text: name.replace(/^mark:/, ""), "data-moment": String(number), onclick: () => this.show(number) }));
+    for (const [name, number] of named.filter(([name]) => name).slice(0, 14)) row.append(GM.make("button", { type: "button", text: name.replace(/^mark:/, ""), title: name, "data-moment": String(number), onclick: () => this.show(number) }));
+    this.momentButtons = row.children;
     return row;
   }
 

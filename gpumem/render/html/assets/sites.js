@@ -77,23 +77,11 @@ class Sites {
       where ? where.function : "no Python stack",
       ...(where ? [GM.make("span", { class: "where", text: `${where.file}:${where.line}` })] : []));
     const numbers = [GM.bytes(row.peak_bytes), GM.share(row.peak_bytes, this.view.peak.bytes), GM.count(row.block_count), GM.bytes(row.most_bytes), GM.count(row.alloc_count)];
-    const made = GM.make("tr", { tabindex: "0", "data-site": row.site, "aria-selected": String(isMarked) }, name, ...numbers.map((text) => GM.make("td", { class: "number", text })));
-    made.addEventListener("click", () => GM.toggle(row.site));
-    made.addEventListener("keydown", (event) => this.onKey(event, row));
-    return made;
-  }
-
-  onKey(event, row) {
-    if (event.key === "Enter" || event.key === " ") {
-      event.preventDefault();
+    const made = GM.make("tr", { "data-site": row.site, "aria-selected": String(isMarked) }, name, ...numbers.map((text) => GM.make("td", { class: "number", text })));
+    return GM.pickable(made, () => {
       GM.toggle(row.site);
-      this.body.querySelector(`[data-site="${row.site}"]`)?.focus();
-    }
-    const next = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
-    if (next) {
-      event.preventDefault();
-      event.currentTarget[next]?.focus();
-    }
+      this.body.querySelector(`[data-site="${row.site}"]`)?.focus({ preventScroll: true });
+    });
   }
 
   /* The heaviest stack of the marked site, innermost frame first. */

@@ -6,29 +6,14 @@ function wireSwitches() {
   theme.addEventListener("change", () => GM.setTheme(theme.value));
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => GM.setTheme(theme.value));
   document.getElementById("selected-clear").addEventListener("click", () => GM.select(null));
-  for (const row of document.querySelectorAll("[data-mark]")) {
-    row.tabIndex = 0;
-    row.addEventListener("click", () => GM.page && GM.toggle(Number(row.dataset.mark)));
-    row.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && GM.page) GM.toggle(Number(row.dataset.mark));
-    });
-  }
-  GM.onSelect((site) => {
-    for (const row of document.querySelectorAll("[data-mark]")) row.setAttribute("aria-selected", String(Number(row.dataset.mark) === site));
-  });
+  for (const row of document.querySelectorAll("[data-mark]")) GM.pickable(row, () => GM.page && GM.toggle(Number(row.dataset.mark)));
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && GM.state.site !== null) GM.select(null);
   });
   for (const table of document.querySelectorAll("table:not(.ledger)")) GM.fold(table);
   for (const link of document.querySelectorAll("header nav a")) link.hidden = !document.querySelector(link.getAttribute("href"));
   document.getElementById("view-switch")?.addEventListener("change", (event) => GM.showView(Number(event.target.value)));
-  for (const row of document.querySelectorAll("[data-show]")) {
-    row.tabIndex = 0;
-    row.addEventListener("click", () => GM.showView(Number(row.dataset.show)));
-    row.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") GM.showView(Number(row.dataset.show));
-    });
-  }
+  for (const row of document.querySelectorAll("[data-show]")) GM.pickable(row, () => GM.showView(Number(row.dataset.show)));
 }
 
 function wirePrinting() {

@@ -1,4 +1,4 @@
-"""What everyone needs of the page: keys for all that a mouse does, contrast, more than colour, names for all controls."""
+"""What everyone needs of the page: keys for all that a mouse does, contrast, names for all controls, the peak told."""
 
 from __future__ import annotations
 

@@ -152,9 +152,8 @@ def summarise_trace(
     `scanned`: the scan of this window and these devices, where it was made already.
     """
     window = _window(trace, start, end)
-    carried = ("stack", COLUMN_OF_GROUP[by]) if by in COLUMN_OF_GROUP else ("stack",)
     if scanned is None:
-        scanned = scan_trace(trace, window=window, devices=devices, carried=carried)
+        scanned = scan_trace(trace, window=window, devices=devices, carried=_carried_columns(by))
     scans = {scan.device: scan for scan in scanned}
     facts = {DeviceOrdinal(one.device): one for one in trace.meta.devices}
     wanted = _devices_to_report(trace, scans, devices)
@@ -174,6 +173,11 @@ def _devices_to_report(
         return sorted(devices)
     known = {DeviceOrdinal(facts.device) for facts in trace.meta.devices}
     return sorted(scans or known or {DeviceOrdinal(reading.device) for reading in trace.readings})
+
+
+def _carried_columns(by: GroupBy | None) -> tuple[str, ...]:
+    """The columns that the blocks at the peak are told apart by."""
+    return ("stack", COLUMN_OF_GROUP[by]) if by in COLUMN_OF_GROUP else ("stack",)
 
 
 def _window(trace: Trace, start: Instant | None, end: Instant | None) -> Window:
@@ -203,7 +207,7 @@ def _device_summary(
     readings: Sequence[Reading],
     by: GroupBy | None,
 ) -> DeviceSummary:
-    found = scan or scan_nothing(trace, DeviceOrdinal(facts.device), window)
+    found = scan or scan_nothing(trace, DeviceOrdinal(facts.device), window, carried=_carried_columns(by))
     known = basis_of(trace, facts.device) is Basis.ALLOCATED
     of_device = [reading for reading in readings if reading.device == facts.device]
     peak = _peak_holders(trace, found, by)

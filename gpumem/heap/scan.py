@@ -128,9 +128,11 @@ def scan_trace(
     return [scanner.progress[device].finish() for device in sorted(scanner.progress)]
 
 
-def scan_nothing(trace: Trace, device: DeviceOrdinal, window: Window) -> DeviceScan:
+def scan_nothing(
+    trace: Trace, device: DeviceOrdinal, window: Window, *, carried: Sequence[str] = ("stack",)
+) -> DeviceScan:
     """The scan of a device on which nothing happened."""
-    nothing = _Progress(device, basis_of(trace, device), Levels(), initial_table((), _kept_columns(trace, ("stack",))))
+    nothing = _Progress(device, basis_of(trace, device), Levels(), initial_table((), _kept_columns(trace, carried)))
     nothing.begin(window.first)
     return nothing.finish()
 

@@ -194,6 +194,12 @@ def test_device_without_events_is_reported_as_empty() -> None:
     assert len(summarise_trace(replace(trace, meta=replace(trace.meta, devices=()))).devices) == 1
 
 
+@pytest.mark.parametrize("by", list(GroupBy))
+def test_device_without_events_has_no_holders_by_any_key(by: GroupBy) -> None:
+    (device,) = summarise_trace(TraceBuilder().build(), by=by).devices
+    assert (device.peak.held_bytes, device.peak.by_key) == (0, [])
+
+
 def test_large_requests_do_not_lose_bytes() -> None:
     builder = TraceBuilder().segment(130 * GiB)
     for number in range(3):

@@ -118,7 +118,7 @@ def _measure_rest(trace: Trace, device: DeviceOrdinal, bands: Allocations) -> Re
     columns = tuple({"time_ns", "kind", "device", "requested_bytes", basis_column(trace, device)})
     for batch in read_in_pieces(trace, columns):
         for events in split_by_device(batch, [device]):
-            held = measure_levels(events, before, basis_of(trace, device))
+            held = measure_levels(events, before, basis_of(trace, device), str(trace.path))
             before = held.last()
             rest, kept = _rest_of(trace, events, held.held_bytes, changes)
             positions = np.flatnonzero(kept)

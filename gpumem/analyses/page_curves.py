@@ -64,7 +64,7 @@ def find_curves(
     for batch in read_in_pieces(trace, ("time_ns", "kind", "device", *bytes_columns(trace))):
         for events in split_by_device(batch, devices):
             one = collectors.setdefault(events.device, _Collector(Levels(), edges))
-            one.take(events, measure_levels(events, one.levels, basis_of(trace, events.device)))
+            one.take(events, measure_levels(events, one.levels, basis_of(trace, events.device), str(trace.path)))
     return {device: collectors[device].curves() for device in sorted(collectors)}
 
 

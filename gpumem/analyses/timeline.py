@@ -146,7 +146,7 @@ def _collect(
             if events.device not in collectors:
                 collectors[events.device] = collector(events.device, Levels())
             one = collectors[events.device]
-            after = measure_levels(events, one.levels, one.basis)
+            after = measure_levels(events, one.levels, one.basis, str(trace.path))
             one.take(events, after)
     return collectors
 

@@ -101,7 +101,7 @@ def _find_peak(trace: Trace, of: PeakOf, devices: Devices) -> EventIndex:
         events = merge_devices(in_basis, devices)
         if not events.count:
             continue
-        after = measure_levels(events, levels, basis)
+        after = measure_levels(events, levels, basis, str(trace.path))
         levels = after.last()
         position, value = _highest(events, after, of)
         if value > peak_bytes:

@@ -17,11 +17,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from gpumem.errors import TraceTruncated
 from gpumem.trace.model import Column, EventBatch, Trace
 from gpumem.vocabulary import NO_DEVICE, Basis, BlockState, DeviceOrdinal, EventIndex, EventKind
 
 Bytes = npt.NDArray[np.int64]
 
+LEVEL_BYTES_MOST = 1 << 60
+"""More than any device holds; the sums of 64 bits hold eight times as much."""
 _KIND_CAPACITY = 256
 _VALUES_COMPARED = 16
 _PIECE_ROWS = 1 << 16
@@ -203,8 +206,11 @@ def sum_levels(levels: Iterable[Levels]) -> Levels:
     return sums
 
 
-def measure_levels(events: DeviceBatch, before: Levels, basis: Basis) -> LevelColumns:
-    """The levels after each event of the batch, given those before it."""
+def measure_levels(events: DeviceBatch, before: Levels, basis: Basis, where: str) -> LevelColumns:
+    """The levels after each event of the batch, given those before it.
+
+    Raises TraceTruncated, naming `where` and the event, when no device could hold as much.
+    """
     kind = events["kind"]
     requested_bytes = events["requested_bytes"].view(np.int64)
     requested = _accumulate(_HELD, kind, requested_bytes, before.requested_bytes)
@@ -217,6 +223,9 @@ def measure_levels(events: DeviceBatch, before: Levels, basis: Basis) -> LevelCo
         pending = _accumulate(_PENDING, kind, basis_bytes, before.pending_bytes)
     if events.kind_counts[_RESERVED != 0].any():
         reserved = _accumulate(_RESERVED, kind, requested_bytes, before.reserved_bytes)
+    for curve in (requested, held, pending, reserved):
+        if curve is not None:
+            _check_possible(curve, events, where)
     return LevelColumns(
         requested,
         held,
@@ -242,7 +251,23 @@ def find_initial_levels(trace: Trace) -> dict[DeviceOrdinal, Levels]:
     reserved = dict.fromkeys(sums, 0)
     for (device, _), segment_bytes in segments.items():
         reserved[device] += segment_bytes
+    if any(max(*sums[device], reserved[device]) > LEVEL_BYTES_MOST for device in sums):
+        raise _impossible(str(trace.path), "before the first event")
     return {DeviceOrdinal(device): Levels(*sums[device], reserved[device]) for device in sorted(sums)}
+
+
+def _check_possible(curve: Bytes, events: DeviceBatch, where: str) -> None:
+    """A single step past the bound and round the 64 bits to within it again would be longer than any request."""
+    if curve.min(initial=0) >= -LEVEL_BYTES_MOST and curve.max(initial=0) <= LEVEL_BYTES_MOST:
+        return
+    position = int(np.flatnonzero((curve < -LEVEL_BYTES_MOST) | (curve > LEVEL_BYTES_MOST))[0])
+    raise _impossible(where, f"after event {events.event_at(position)}")
+
+
+def _impossible(where: str, when: str) -> TraceTruncated:
+    return TraceTruncated(
+        f"{where}: {when} its blocks would hold more bytes than any device has; the recording is damaged, record again."
+    )
 
 
 def _accumulate(signs: npt.NDArray[np.int8], kind: npt.NDArray[np.int64], amount: Bytes, before: int) -> Bytes:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gpumem.heap.levels import find_initial_levels, read_in_pieces
 from gpumem.heap.segments import SegmentHistory
-from gpumem.trace.model import Trace
+from gpumem.trace.model import EVENT_COLUMNS, Trace
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind
 
 Numbers = npt.NDArray[np.int64]
@@ -70,9 +70,9 @@ def _read_segment_events(trace: Trace, device: DeviceOrdinal) -> dict[str, Numbe
         if len(rows):
             part = {name: batch[name][rows] for name in ("kind", "requested_bytes", "time_ns")}
             parts.append(part | {"event": batch.first_event + rows.astype(np.int64)})
-    nothing = np.zeros(0, np.int64)
-    names = ("kind", "requested_bytes", "time_ns", "event")
-    return {name: np.concatenate([nothing, *(part[name] for part in parts)]) for name in names}
+    types = {name: EVENT_COLUMNS[name] for name in ("kind", "requested_bytes", "time_ns")}
+    types["event"] = np.dtype(np.int64)
+    return {name: np.concatenate([np.zeros(0, kind), *(part[name] for part in parts)]) for name, kind in types.items()}
 
 
 def _read_times(trace: Trace, events: Numbers) -> Numbers:

@@ -270,7 +270,7 @@ class _Scanner:
     def advance(self, batch: EventBatch) -> None:
         for events in split_by_device(batch, self.devices):
             one = self.progress.get(events.device) or self._newcomer(events.device)
-            levels = measure_levels(events, one.levels, one.basis)
+            levels = measure_levels(events, one.levels, one.basis, str(self.trace.path))
             if self.first_event is not None:
                 one.observe(events, levels)
             one.levels = levels.last()

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gpumem.heap.levels import DeviceBatch
 from gpumem.heap.live import find_last_rows
-from gpumem.trace.model import Column, InitialBlock, Trace
+from gpumem.trace.model import EVENT_COLUMNS, Column, InitialBlock, Trace
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, PoolId, StreamId
 
 SEGMENT_COLUMNS = ("kind", "address", "requested_bytes", "stream", "pool")
@@ -78,7 +78,7 @@ class SegmentHistory:
         """The segments held after `event`, by address."""
         found = self.columns()
         until = found["event"] <= event
-        columns: dict[str, Column] = {name: values[until].astype(np.uint64) for name, values in found.items()}
+        columns: dict[str, Column] = {name: values[until] for name, values in found.items()}
         whole = [segment for segment in self._initial if not segment.expandable]
         ranges = [segment for segment in self._initial if segment.expandable]
         held = [*_whole_segments(self.device, whole, columns), *_expandable_segments(self.device, ranges, columns)]
@@ -86,8 +86,11 @@ class SegmentHistory:
 
     def columns(self) -> dict[str, npt.NDArray[np.int64]]:
         """The segment events so far, in order: SEGMENT_COLUMNS and `event`."""
-        names = (*SEGMENT_COLUMNS, "event")
-        return {name: np.concatenate([np.zeros(0, np.int64), *(one[name] for one in self._pieces)]) for name in names}
+        types = {name: EVENT_COLUMNS[name] for name in SEGMENT_COLUMNS} | {"event": np.dtype(np.int64)}
+        return {
+            name: np.concatenate([np.zeros(0, kind), *(one[name] for one in self._pieces)])
+            for name, kind in types.items()
+        }
 
 
 def _segment_rows(trace: Trace, event: EventIndex) -> dict[str, Column]:
@@ -99,7 +102,7 @@ def _segment_rows(trace: Trace, event: EventIndex) -> dict[str, Column]:
         rows = np.flatnonzero(wanted.take(batch["kind"]))
         for name in _COLUMNS:
             parts[name].append(batch[name][rows])
-    return {name: np.concatenate(columns) if columns else np.zeros(0, np.int64) for name, columns in parts.items()}
+    return {name: np.concatenate([np.zeros(0, EVENT_COLUMNS[name]), *parts[name]]) for name in _COLUMNS}
 
 
 def _initial_segments(blocks: Collection[InitialBlock]) -> list[Segment]:

@@ -21,11 +21,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gpumem.errors import TraceTruncated
-from gpumem.trace.model import EVENT_COLUMNS, Column, EventBatch
+from gpumem.trace.model import BYTES_COLUMNS, BYTES_LIMIT, EVENT_COLUMNS, Column, EventBatch
 from gpumem.vocabulary import EventIndex
 
 ROW_GROUP_ROWS = 1 << 20
@@ -225,7 +224,7 @@ class _GroupReading:
     def __call__(self) -> list[EventBatch]:
         part = self.source.parts[self.number]
         arrays = part.columns(self.columns, self.group)
-        self._check_rows(part, arrays)
+        self._check_values(part, arrays)
         start = self.source.first_events[self.number] + self.group * ROW_GROUP_ROWS
         stop = start + group_rows(part.event_count, self.group)
         first, end = max(start, self.first_event), min(stop, self.end_event)
@@ -235,20 +234,22 @@ class _GroupReading:
             arrays = {name: array[first - start : end - start] for name, array in arrays.items()}
         return [EventBatch(EventIndex(first), end - first, arrays)]
 
-    def _check_rows(self, part: EventPart, arrays: Mapping[str, Column]) -> None:
+    def _check_values(self, part: EventPart, arrays: Mapping[str, Column]) -> None:
         for name, array in arrays.items():
             row_count = self.source.row_counts.get(name)
             if row_count is not None and len(array) and int(array.max()) >= row_count:
                 raise TraceTruncated(f"{part.where} is damaged: its {name} column names rows that do not exist.")
+            if name in BYTES_COLUMNS and int(array.max(initial=0)) >= BYTES_LIMIT:
+                raise TraceTruncated(f"{part.where} is damaged: its {name} column holds impossible figures.")
 
 
 def _arrow_column(name: str, column: Column) -> pa.Array:
-    array = pa.array(np.ascontiguousarray(column, EVENT_COLUMNS[name]))
+    values = np.ascontiguousarray(column, EVENT_COLUMNS[name])
     if name not in NULL_FOR_ZERO:
-        return array
-    if not column.any():
-        return pa.nulls(len(column), array.type)
-    return pc.if_else(pc.equal(array, 0), None, array)
+        return pa.array(values)
+    if not values.any():
+        return pa.nulls(len(values), pa.from_numpy_dtype(values.dtype))
+    return pa.array(values, mask=values == 0)
 
 
 def _numpy_column(column: pa.ChunkedArray, dtype: np.dtype[np.generic]) -> Column:

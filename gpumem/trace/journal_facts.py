@@ -14,12 +14,14 @@ from typing import Any
 
 from gpumem.errors import TraceTruncated
 from gpumem.trace.meta import facts_of
-from gpumem.trace.model import DeviceFacts, TraceMeta
+from gpumem.trace.model import BYTES_LIMIT, DeviceFacts, TraceMeta
 from gpumem.trace.record_columns import Superseded
 from gpumem.vocabulary import NO_DEVICE, BlockState, TraceSource
 
 FrameKey = tuple[str, int, str]
 _TORCH_END = ("allocated_bytes_end", "allocated_bytes_peak", "reserved_bytes_end", "reserved_bytes_peak")
+_ADDRESS_LIMIT = 1 << 64
+_LINE_LIMIT = 1 << 32
 _BLOCK_STATES = {
     "active_allocated": BlockState.ALLOCATED,
     "active_awaiting_free": BlockState.PENDING,
@@ -92,8 +94,8 @@ class JournalFacts:
             states = list(self._states())
             devices = {device for state in states for device in state.get("devices") or ()}  # type: ignore[attr-defined]
             devices |= {segment["device"] for segment in self._segments()}
-            end = max((int(state.get("snapshot_event") or 0) for state in states), default=0)  # type: ignore[call-overload]
-            return Superseded(end, frozenset(int(device) for device in devices if 0 <= device < NO_DEVICE))
+            end = max((_number(state.get("snapshot_event") or 0, BYTES_LIMIT) for state in states), default=0)
+            return Superseded(end, frozenset(_number(device, NO_DEVICE) for device in devices))
         except (ValueError, TypeError, KeyError) as error:
             raise self._damaged("initial_state", error) from error
 
@@ -169,23 +171,36 @@ class JournalFacts:
 
 def _blocks_of(segment: Mapping[str, Any]) -> Iterator[FoundBlock]:
     first, second = segment.get("segment_pool_id") or (0, 0)
-    address = int(segment["address"])
+    segment_address = _number(segment["address"], _ADDRESS_LIMIT)
+    address = segment_address
     for block in segment["blocks"]:
-        address = int(block.get("address") or address)
+        address = _number(block.get("address") or address, _ADDRESS_LIMIT)
         state = _BLOCK_STATES[block["state"]]
-        block_bytes = int(block["size"])
-        frames = tuple((str(f["filename"]), int(f["line"]), str(f["name"])) for f in block.get("frames") or ())
+        block_bytes = _number(block["size"], BYTES_LIMIT)
+        asked = 0 if state is BlockState.FREE else block.get("requested_size", block_bytes)
         yield FoundBlock(
-            device=int(segment["device"]),
-            segment_address=int(segment["address"]),
-            segment_bytes=int(segment["total_size"]),
-            stream=int(segment.get("stream") or 0),
-            pool=(int(first), int(second)),
+            device=_number(segment["device"], NO_DEVICE),
+            segment_address=segment_address,
+            segment_bytes=_number(segment["total_size"], BYTES_LIMIT),
+            stream=_number(segment.get("stream") or 0, _ADDRESS_LIMIT),
+            pool=(_number(first, _ADDRESS_LIMIT), _number(second, _ADDRESS_LIMIT)),
             expandable=bool(segment.get("is_expandable")),
             address=address,
             block_bytes=block_bytes,
-            requested_bytes=0 if state is BlockState.FREE else int(block.get("requested_size", block_bytes)),
+            requested_bytes=_number(asked, BYTES_LIMIT),
             state=state,
-            frames=frames,
+            frames=tuple(_frame_key(frame) for frame in block.get("frames") or ()),
         )
         address += block_bytes
+
+
+def _frame_key(frame: Mapping[str, Any]) -> FrameKey:
+    line = _number(frame["line"], _ADDRESS_LIMIT)
+    return str(frame["filename"]), line if line < _LINE_LIMIT else 0, str(frame["name"])
+
+
+def _number(value: object, limit: int) -> int:
+    """The whole number that `value` is; raises ValueError unless it is one, of at least 0 and below `limit`."""
+    if not isinstance(value, int) or not 0 <= value < limit:
+        raise ValueError(f"{value!r} is no such number")
+    return value

@@ -18,7 +18,7 @@ from gpumem.trace.entries import JournalEntries
 from gpumem.trace.event_parts import PartWindow
 from gpumem.trace.journal import Journal
 from gpumem.trace.journal_facts import FoundBlock, FrameKey, JournalFacts
-from gpumem.trace.journal_layout import READING_FIGURES
+from gpumem.trace.journal_layout import NO_FIGURE, READING_FIGURES
 from gpumem.trace.line_table import find_line
 from gpumem.trace.model import (
     EventSource,
@@ -39,7 +39,6 @@ from gpumem.vocabulary import EventIndex, MarkKind, StackId, TraceSource
 
 _NO_FRAME: FrameKey = ("", 0, "")
 _LINE_MAX = 0xFFFFFFFF
-_NO_FIGURE = 0xFFFFFFFFFFFFFFFF
 _NOT_SAID = "not available"
 
 
@@ -176,7 +175,7 @@ def _readings(
     reasons_of: dict[int, Mapping[str, str]] = {}
     for event, (time_ns, _, *figures, device, unavailable) in zip(events.tolist(), rows.tolist(), strict=True):
         known = {
-            name: None if unavailable >> bit & 1 or figure == _NO_FIGURE else figure
+            name: None if unavailable >> bit & 1 or figure == NO_FIGURE else figure
             for bit, (name, figure) in enumerate(zip(READING_FIGURES, figures, strict=True))
         }
         reasons: dict[str, str] = {}

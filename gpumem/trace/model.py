@@ -34,6 +34,10 @@ EVENT_COLUMNS: Mapping[str, np.dtype[np.generic]] = {
     "scope": np.dtype(np.uint32),  # row of scopes, 0 none
 }
 
+BYTES_COLUMNS = frozenset(name for name in EVENT_COLUMNS if name.endswith("_bytes"))
+BYTES_LIMIT = 1 << 63
+"""No figure in bytes, and no time in nanoseconds, is this great: a file that says so is damaged."""
+
 Column = npt.NDArray[np.generic]
 
 

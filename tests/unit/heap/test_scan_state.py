@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from gpumem.errors import TraceTruncated
+from gpumem.heap.levels import LEVEL_BYTES_MOST
 from gpumem.heap.live import LiveTable
 from gpumem.heap.scan import BEFORE_EVENTS, Window, live_at, scan_trace
 from gpumem.trace.model import Trace
@@ -46,3 +50,17 @@ def test_levels_at_the_peak_are_those_of_a_trace_which_ends_there(trace: Trace) 
         assert scan.peak_levels == ended.end
         assert scan.peak_levels.held_bytes == scan.held_peak.peak_bytes
         assert rows(scan.peak_blocks) == rows(ended.end_blocks)
+
+
+def test_more_bytes_than_any_device_has_are_damage_that_names_the_event() -> None:
+    builder = TraceBuilder().segment(2 * MiB).alloc("a", 2)
+    for name in ("b", "c"):
+        builder.alloc(name, LEVEL_BYTES_MOST // 2 - 1, block_bytes=512)
+    trace = builder.build()
+    assert scan_trace(trace)[0].held_peak.peak_bytes == LEVEL_BYTES_MOST
+    with pytest.raises(TraceTruncated, match="after event 4 its blocks would hold more bytes than any device has"):
+        scan_trace(builder.alloc("d", 1).build())
+    begun = TraceBuilder().initial("old", 512).build()
+    odd = replace(begun.initial_blocks[0], segment_bytes=LEVEL_BYTES_MOST + 1)
+    with pytest.raises(TraceTruncated, match="before the first event its blocks would hold"):
+        scan_trace(replace(begun, initial_blocks=[odd]))

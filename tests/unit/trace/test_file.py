@@ -13,6 +13,7 @@ import pytest
 from gpumem.errors import TargetExists, TraceForeign, TraceNotFound, TraceTruncated, TraceVersionUnsupported
 from gpumem.trace.file import PART_ROWS, read_trace, write_trace
 from gpumem.trace.model import EVENT_COLUMNS, ColumnEvents, Trace
+from gpumem.vocabulary import EventKind
 from trace_builder import KiB, MiB, TraceBuilder
 
 
@@ -136,6 +137,7 @@ def test_newer_minor_version_is_read_and_another_major_refused(tmp_path: Path) -
         ({"devices": [3]}, TraceTruncated),
         ({"versions": {"a": 1}}, TraceTruncated),
         ({"duration_ns": "long"}, TraceTruncated),
+        ({"duration_ns": 1 << 63}, TraceTruncated),
     ],
 )
 def test_wrong_meta_is_refused_with_the_path(tmp_path: Path, changes: dict[str, object], kind: type[Exception]) -> None:
@@ -161,6 +163,37 @@ def test_stack_rows_that_do_not_exist_are_damage(tmp_path: Path) -> None:
     write_trace(replace(trace, events=ColumnEvents(columns)), path)
     with pytest.raises(TraceTruncated, match="stack column names rows that do not exist"):
         all_columns(read_trace(path))
+
+
+def changed(trace: Trace, name: str, value: int) -> Trace:
+    """The trace with another value in the row of its alloc."""
+    columns = {column: np.array(values, EVENT_COLUMNS[column]) for column, values in all_columns(trace).items()}
+    columns[name][columns["kind"] == EventKind.ALLOC] = value
+    return replace(trace, events=ColumnEvents(columns))
+
+
+def test_figures_of_a_whole_64_bits_are_written_and_are_damage_to_a_reader(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpumem"
+    write_trace(changed(small_trace(), "block_bytes", (1 << 63) - 1), path)
+    assert (1 << 63) - 1 in all_columns(read_trace(path))["block_bytes"]
+    for name in ("requested_bytes", "block_bytes", "split_bytes"):
+        write_trace(changed(small_trace(), name, 1 << 63), path, force=True)
+        with pytest.raises(TraceTruncated, match=f"its {name} column holds impossible figures"):
+            all_columns(read_trace(path))
+
+
+def test_readings_and_first_blocks_of_impossible_bytes_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpumem"
+    read = TraceBuilder().reading(process_bytes=1 << 63).build()
+    write_trace(read, path)
+    with pytest.raises(TraceTruncated, match=r"readings\.parquet is damaged"):
+        read_trace(path)
+    begun = TraceBuilder().initial("old", 512).build()
+    write_trace(
+        replace(begun, initial_blocks=[replace(begun.initial_blocks[0], segment_bytes=1 << 63)]), path, force=True
+    )
+    with pytest.raises(TraceTruncated, match=r"initial_blocks\.parquet is damaged"):
+        read_trace(path)
 
 
 def test_links_in_a_circle_are_damage(tmp_path: Path) -> None:

@@ -153,6 +153,39 @@ def test_events_before_a_found_state_are_replaced_by_its_blocks(tmp_path: Path) 
     assert [frame.line for frame in trace.stack_frames(allocated.stack)] == [7]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [{"address": 1 << 64}, {"address": 1.5}, {"total_size": -1}, {"total_size": float("inf")}, {"device": 255}],
+)
+def test_found_state_with_impossible_numbers_is_damage(tmp_path: Path, odd: dict[str, object]) -> None:
+    maker = JournalMaker(tmp_path / "a.gpumem.journal")
+    block = {"size": 512, "requested_size": 400, "state": "active_allocated"}
+    segment = {"device": 0, "address": 4096, "total_size": 512, "blocks": [block]}
+    maker.fact("initial_state", {"snapshot_event": 0, "segments": [segment | odd]})
+    maker.close()
+    with pytest.raises(TraceTruncated, match=r"its fact initial_state cannot be read: .* is no such number"):
+        read_journal(maker.path)
+
+
+def test_line_that_pytorch_did_not_know_is_none(tmp_path: Path) -> None:
+    maker = JournalMaker(tmp_path / "a.gpumem.journal")
+    frame = {"filename": "old.py", "line": (1 << 64) - 1, "name": "load"}
+    block = {"size": 512, "state": "active_allocated", "frames": [frame]}
+    segment = {"device": 0, "address": 4096, "total_size": 512, "blocks": [block]}
+    maker.fact("initial_state", {"snapshot_event": 0, "segments": [segment]})
+    maker.close()
+    trace = read_journal(maker.path)
+    assert [frame.line for frame in trace.stack_frames(trace.initial_blocks[0].stack)] == [0]
+
+
+def test_reading_with_impossible_figures_is_damage(tmp_path: Path) -> None:
+    maker = JournalMaker(tmp_path / "a.gpumem.journal")
+    maker.reading(used=1 << 63, free=layout.NO_FIGURE)
+    maker.close()
+    with pytest.raises(TraceTruncated, match="a reading holds an impossible figure"):
+        read_journal(maker.path)
+
+
 def test_sealed_window_is_not_copied_and_one_sealed_meanwhile_is_thrown_away(tmp_path: Path) -> None:
     maker = JournalMaker(tmp_path / "a.gpumem.journal")
     maker.pairs(64)

@@ -46,10 +46,11 @@ class MomentUnknown(UsageError):
 
 
 class TargetExists(UsageError):
-    """The output file exists and was not to be overwritten."""
+    """The output file exists and was not to be overwritten; `option` is the flag that named it, None in a program."""
 
-    def __init__(self, path: Path, option: str = "-o") -> None:
-        super().__init__(f"{path} exists already; choose another name with {option}, or overwrite it with -f.")
+    def __init__(self, path: Path, option: str | None = "-o") -> None:
+        name, force = ("", "force=True") if option is None else (f" with {option}", "-f")
+        super().__init__(f"{path} exists already; choose another name{name}, or overwrite it with {force}.")
         self.path = path
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpumem.allocator import Allocator
 
 SHOWN_AT = "mark:5 c on the GPU again"
+DEMO_STEM = "demo"
 NEEDED_BYTES = 4 << 30
 """What must be free on a GPU: three segments of 1 GiB and what CUDA itself takes."""
 
@@ -29,7 +30,9 @@ NEEDED_BYTES = 4 << 30
     help="The trace to write [default: demo.gpumem; where that is taken, demo.2.gpumem and so on].",
 )
 @click.option("-f", "--force", is_flag=True, help="Overwrite an existing trace.")
-@click.option("--report", "page", metavar="FILE", help="Write the page of gpumem report too.")
+@click.option(
+    "--report", "page", metavar="FILE", callback=options.check_path, help="Write the page of gpumem report too."
+)
 @options.json_option
 def demo(output: str | None, force: bool, page: str | None, as_json: bool) -> None:
     """Allocate and free 1 GiB at a time, and say why each figure moves or stays.
@@ -61,7 +64,9 @@ def demo(output: str | None, force: bool, page: str | None, as_json: bool) -> No
     from gpumem.trace.moments import parse_moment
 
     snapshot = find_snapshot(trace, find_instant(trace, parse_moment(SHOWN_AT)))
-    print_page(lambda width: render_demo(found, summarise_trace(trace), snapshot, width, shown_at=SHOWN_AT))
+    summary = summarise_trace(trace)
+    has_page = target is not None
+    print_page(lambda width: render_demo(found, summary, snapshot, width, shown_at=SHOWN_AT, has_page=has_page))
     if target is not None:
         click.echo(f"gpumem: wrote {target}; it opens in any browser", err=True)
 
@@ -102,10 +107,14 @@ def _open_allocator(why_simulated: str | None) -> tuple[Allocator, str | None]:
 
 
 def _find_path(output: str | None, *, force: bool) -> Path:
+    """The trace to write; raises what check_writable and check_target do."""
+    from gpumem.recorder.output import check_target
     from gpumem.recorder.spec import TRACE_SUFFIX, find_free_stem
+    from gpumem.trace.targets import check_writable
 
-    if output is not None:
-        return Path(output)
-    if force:
-        return Path("demo" + TRACE_SUFFIX)
-    return Path(find_free_stem(Path.cwd(), "demo") + TRACE_SUFFIX)
+    folder = Path() if output is None else Path(output)
+    if not folder.is_dir():
+        check_writable(folder.parent)
+        check_target(folder, force=force)
+        return folder
+    return folder / ((DEMO_STEM if force else find_free_stem(folder, DEMO_STEM)) + TRACE_SUFFIX)

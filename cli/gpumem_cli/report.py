@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpumem.errors import OutputUnwritable, TargetExists, UsageError
+from gpumem.trace.targets import check_replaceable, check_writable
 from gpumem_cli import options
 
 if TYPE_CHECKING:
@@ -122,26 +123,11 @@ def find_target(output: str | None, *traces: str, force: bool, option: str = "-o
         target = target / name
     elif output is not None and output.endswith(os.sep):
         raise OutputUnwritable(f"{output} is no folder; make it first, or choose another place with {option}.")
-    if os.path.lexists(target):
-        if any(Path(trace).exists() and target.exists() and target.samefile(trace) for trace in traces):
-            raise UsageError(f"{target} is the trace itself; choose another name for the page with {option}.")
-        if not force:
-            raise TargetExists(target, option)
-    _check_folder(target, option)
+    if any(target.resolve() == Path(trace).resolve() for trace in traces):
+        raise UsageError(f"{target} is the trace itself; choose another name for the page with {option}.")
+    check_writable(target.parent, option)
+    check_replaceable(target, force=force, option=option)
     return target
-
-
-def _check_folder(target: Path, option: str) -> None:
-    folder = target.parent
-    if not folder.is_dir():
-        raise OutputUnwritable(f"{folder} is not there; make the folder first, or choose another with {option}.")
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return
-    except OSError as error:
-        raise OutputUnwritable(
-            f"{folder} cannot be written to ({error.strerror}); choose another place with {option}."
-        ) from None
 
 
 def _umask() -> int:

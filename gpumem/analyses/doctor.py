@@ -22,9 +22,9 @@ from gpumem.machine.devices import find_closed_devices, find_visible_devices
 from gpumem.machine.file_systems import has_mapped_files
 from gpumem.nvml import Nvml, NvmlDevice, Unavailable, open_nvml
 from gpumem.recorder.interpreter import find_start_up_file
-from gpumem.recorder.output import check_writable
 from gpumem.recorder.torch_install import find_torch, takes_allocator
 from gpumem.recorder.tracker_build import TrackerDescription, describe_tracker
+from gpumem.trace.targets import check_writable
 from gpumem.units import GIB, MIB, format_bytes
 
 if TYPE_CHECKING:

@@ -57,8 +57,6 @@ def find_trace(path: Path) -> Path:
         path = target_of(path)  # finished since its name was looked up
     elif not path.exists() and path.name.endswith(".gpumem") and path.with_name(path.name + ".journal").exists():
         path = path.with_name(path.name + ".journal")
-    if path.exists() and not path.is_file():
-        raise TraceForeign(f"{path} is no file.")
     return path
 
 
@@ -79,7 +77,8 @@ def find_traces(folder: Path) -> list[Path]:
         raise TraceNotFound(f"{folder} cannot be read: {error.strerror}.") from error
     found = [entry for entry in files if find_format(entry) in _TRACES and not _is_plainly_other(entry)]
     if not found:
-        raise TraceNotFound(f"{folder} holds no trace; record one with gpumem run -o {folder}/ SCRIPT.")
+        named = os.path.join(folder, "")
+        raise TraceNotFound(f"{folder} holds no trace; record one with gpumem run -o {named} SCRIPT.")
     return found
 
 
@@ -97,7 +96,9 @@ def _is_plainly_other(path: Path) -> bool:
 
 
 def find_format(path: Path) -> TraceFormat:
-    """What the file is, by its content; raises TraceNotFound when it cannot be read."""
+    """What the file is, by its content; raises TraceNotFound where it cannot be read, TraceForeign for no file."""
+    if path.exists() and not path.is_file():  # opening a pipe waits for its writer
+        raise TraceForeign(f"{path} is no file; write what comes out of a pipe or a device to one first.")
     try:
         with path.open("rb") as file:
             head = file.read(_SNIFFED_BYTES)

@@ -10,9 +10,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpumem.errors import OutputUnwritable, TargetExists, UsageError
+from gpumem.errors import OutputUnwritable, UsageError
 from gpumem.machine.file_systems import has_mapped_files
 from gpumem.recorder.spec import is_taken, journal_path, part_path
+from gpumem.trace.targets import check_replaceable, check_writable
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,35 +48,26 @@ def find_output(output: str | None, *, force: bool) -> Output:
     return Output(folder, first_name, journal_folder, replaced)
 
 
-def check_writable(folder: Path) -> None:
-    """Raises OutputUnwritable unless files can be made in `folder`."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return
-    except OSError as error:
-        raise OutputUnwritable(
-            f"{folder} cannot be written to ({error.strerror}); choose another place with -o."
-        ) from None
-
-
 def find_journal_folder(folder: Path) -> Path:
     """`folder`, or a new temporary one where its file system cannot map files."""
     return folder if has_mapped_files(folder) else Path(tempfile.mkdtemp(prefix="gpumem-"))
 
 
-def check_target(trace_path: Path, *, force: bool) -> None:
-    """Raises TargetExists or UsageError unless `trace_path` may be written; `force` removes what a killed run left."""
+def check_target(trace_path: Path, *, force: bool, option: str | None = "-o") -> None:
+    """Raises what check_replaceable does, and UsageError where a run that was killed left its journal.
+
+    `force` removes that; `option` is the flag that named it, None in a program.
+    """
     journal = journal_path(trace_path)
-    if not force and os.path.lexists(trace_path):
-        raise TargetExists(trace_path)
+    check_replaceable(trace_path, force=force, option=option)
     if not is_taken(trace_path):
         return
     if journal.exists():
-        _check_is_left(journal)
+        _check_is_left(journal, option)
         if not force:
             raise UsageError(
-                f"{journal} is left of a run that was killed; "
-                f"finish it with gpumem import {journal} -o {trace_path}, or overwrite it with -f."
+                f"{journal} is left of a run that was killed; finish it with gpumem import {journal} -o {trace_path}, "
+                f"or overwrite it with {'force=True' if option is None else '-f'}."
             )
         journal.unlink()
         part_path(trace_path).unlink(missing_ok=True)
@@ -94,15 +86,14 @@ def _split_output(output: str | None) -> tuple[Path, str | None]:
         return path, None
     if output.endswith(os.sep):
         raise UsageError(f"{output} is a file, not a folder; leave the slash away to write to it.")
-    if not path.parent.is_dir():
-        raise OutputUnwritable(f"{path.parent} is not there; make the folder first, or choose another with -o.")
     return path.parent, path.name
 
 
-def _check_is_left(journal: Path) -> None:
+def _check_is_left(journal: Path, option: str | None) -> None:
     """Raises UsageError when a process still writes `journal`, and InputError when it is none."""
     from gpumem.trace.journal import Journal
 
     opened = Journal(journal)
+    by = "" if option is None else f" with {option}"
     if not opened.is_closed and opened.is_process_alive():
-        raise UsageError(f"Process {opened.pid} still records to {journal}; choose another name with -o.")
+        raise UsageError(f"Process {opened.pid} still records to {journal}; choose another name{by}.")

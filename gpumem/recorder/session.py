@@ -123,11 +123,12 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
 
     def _prepare_folder(self) -> None:
         """Checks the target; where its folder cannot map files, the journal stands in a temporary one."""
-        from gpumem.recorder.output import check_target, check_writable, find_journal_folder
+        from gpumem.recorder.output import check_target, find_journal_folder
+        from gpumem.trace.targets import check_writable
 
         folder = self.path.parent
-        check_writable(folder)
-        check_target(self.path, force=self._force)
+        check_writable(folder, option=None)
+        check_target(self.path, force=self._force, option=None)
         journal_folder = find_journal_folder(folder)
         if journal_folder != folder:
             self._spec = dataclasses.replace(self._spec, journal_folder=str(journal_folder))

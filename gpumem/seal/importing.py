@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpumem.errors import TargetExists, UsageError
+from gpumem.errors import UsageError
 from gpumem.importers.open import TraceFormat, find_format, find_only_trace
 from gpumem.seal.journal_sealer import JournalSealer
 from gpumem.simulate.fill import can_be_filled, describe_fills, fill_events, filled_meta, follow_devices
@@ -17,6 +17,7 @@ from gpumem.simulate.opening import open_trace
 from gpumem.trace.file import TraceWriter, write_trace
 from gpumem.trace.journal import Journal, target_of
 from gpumem.trace.model import Trace
+from gpumem.trace.targets import check_replaceable, check_writable
 
 TRACE_SUFFIX = ".gpumem"
 
@@ -35,7 +36,7 @@ def import_trace(source: Path, output: Path | None, *, force: bool) -> ImportedT
     """Writes what `source` holds to `output`.
 
     The journal of a process that ended is finished: journal and part are gone then. Without `output` it gets the name
-    it was recorded for. Raises TargetExists unless `force`, UsageError where a name is missing, and InputErrors.
+    it was recorded for. Raises what check_replaceable does, UsageError where a name is missing, and InputErrors.
     """
     if source.is_dir():
         source = find_only_trace(source)
@@ -47,8 +48,10 @@ def import_trace(source: Path, output: Path | None, *, force: bool) -> ImportedT
             f"{source} belongs to a program that still runs, and {target.name} is what its trace will be called; "
             f"write what there is so far elsewhere: gpumem import {source} -o so_far{TRACE_SUFFIX}."
         )
-    if target.exists() and not force:
-        raise TargetExists(target)
+    check_writable(target.parent)
+    check_replaceable(target, force=force)
+    if target.exists() and target.samefile(source) and source.suffix != TRACE_SUFFIX:
+        raise UsageError(f"{target} is what is read; choose another name with -o.")
     if journal is not None and is_over:
         sealer = JournalSealer(source)
         finished = sealer.finish(journal.ended_by or "killed", target=target, replace=force)

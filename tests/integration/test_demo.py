@@ -76,6 +76,13 @@ def test_it_writes_the_page_when_asked(tmp_path: Path) -> None:
     assert "demo.html exists already" in again.stderr
 
 
+def test_it_advises_no_page_that_it_has_written_and_takes_a_folder(tmp_path: Path) -> None:
+    done = run_demo(tmp_path, "-o", ".", "--report", "demo.html")
+    assert (done.returncode, done.stderr) == (0, "gpumem: wrote demo.html; it opens in any browser\n")
+    assert "gpumem report" not in done.stdout
+    assert (tmp_path / "demo.gpumem").exists()
+
+
 @pytest.mark.needs("compiler")
 def test_a_card_that_is_too_small_is_not_used(tmp_path: Path) -> None:
     done = run_demo(tmp_path, "--json", libraries=build_driver(tmp_path))

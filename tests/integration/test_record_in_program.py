@@ -81,8 +81,12 @@ def test_start_and_stop_record_too_and_the_programs_end_stops(tmp_path: Path) ->
             "a.gpumem, which was stopped before it; stop the inner recording first",
         ),
         ("gpumem.record('a.gpumem').stop()", "has not been started"),
-        ("gpumem.record('old.gpumem').start()", "old.gpumem exists already"),
-        ("gpumem.record('no/a.gpumem').start()", "no cannot be written to (No such file or directory)"),
+        (
+            "gpumem.record('old.gpumem').start()",
+            "old.gpumem exists already; choose another name, or overwrite it with force=True.",
+        ),
+        ("gpumem.record('no/a.gpumem').start()", "no is not there; make the folder first, or choose another."),
+        ("gpumem.record('.', force=True).start()", "is a folder, not a file; choose another name."),
     ],
 )
 def test_wrong_use_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:

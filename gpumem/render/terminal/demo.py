@@ -27,8 +27,12 @@ _GAP = 2
 _ON_ONE_PAGE = "All of it on one page, with curves, flame graph and heap map, for the browser:"
 
 
-def render_demo(demo: Demo, summary: TraceSummary, snapshot: HeapSnapshot, page: Page, *, shown_at: str) -> Text:
-    """The steps with why each figure moved, two reports with their commands, and the command for a page."""
+def render_demo(
+    demo: Demo, summary: TraceSummary, snapshot: HeapSnapshot, page: Page, *, shown_at: str, has_page: bool = False
+) -> Text:
+    """The steps with why each figure moved, two reports with their commands, and the command for a page, unless that
+    has been written already.
+    """
     text = render_steps(demo, page)
     trace = shlex.quote(printable(demo.path))
     for command, part in (
@@ -36,6 +40,8 @@ def render_demo(demo: Demo, summary: TraceSummary, snapshot: HeapSnapshot, page:
         (f"gpumem snapshot {trace} --at {shlex.quote(shown_at)}", render_snapshot(snapshot, page)),
     ):
         text.append("\n").append(f"$ {command}\n", style=theme.COMMAND).append_text(part)
+    if has_page:
+        return text
     for line in ("", *theme.wrap(_ON_ONE_PAGE, page.width)):
         text.append(f"{line}\n")
     return text.append(f"$ gpumem report {trace}\n", style=theme.COMMAND)

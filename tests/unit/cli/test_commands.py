@@ -129,6 +129,16 @@ def test_timeline_begins_where_memory_moves_unless_told_from_where(capsys: pytes
         (["replay", "{foreign}"], 3, "is no trace"),
         (["{trace}"], 2, "{trace}' is a trace, not a command; see what is in it with gpumem summary {trace}."),
         (["train.py", "-x"], 2, "'train.py' is a program, not a command; record it with gpumem run train.py."),
+        (["demo", "-o", "{free}", "--report", "{free}"], 2, "is the trace itself; choose another name for the page"),
+        (["demo", "--report", ""], 2, "'--report': the path is empty; write . for the current folder. See gpumem demo"),
+        (["demo", "-f", "-o", "{pipe}"], 2, "pipe is a pipe, not a file; choose another name with -o."),
+        (["demo", "-f", "--report", "{pipe}"], 2, "pipe is a pipe, not a file; choose another name with --report."),
+        (["report", "-f", "{trace}", "-o", "{pipe}"], 2, "pipe is a pipe, not a file; choose another name with -o."),
+        (["import", "-f", "{trace}", "-o", "{pipe}"], 2, "pipe is a pipe, not a file; choose another name with -o."),
+        (["import", "-f", "{list}", "-o", "{list}"], 2, "list.pickle is what is read; choose another name with -o."),
+        (["import", "{trace}", "-o", "{free}/x"], 3, "free is not there; make the folder first, or choose another"),
+        (["import", "{pipe}", "-o", "{free}"], 3, "pipe is no file; write what comes out of a pipe or a device to one"),
+        (["run", "-f", "-o", "{pipe}", "-c", "pass"], 2, "pipe is a pipe, not a file; choose another name with -o."),
         (["demo", "--report", "{foreign}"], 2, "exists already; choose another name with --report, or overwrite"),
         (["summry", "{trace}"], 2, "There is no command 'summry'; for that, try gpumem summary."),
     ],
@@ -144,7 +154,8 @@ def test_mistake_is_one_sentence(
     foreign = tmp_path / "notes.txt"
     foreign.write_text("not a trace at all")
     (tmp_path / "list.pickle").write_bytes(pickle.dumps([1, 2]))
-    places = {"list": str(tmp_path / "list.pickle")} | {
+    os.mkfifo(tmp_path / "pipe")
+    places = {"free": str(tmp_path / "free"), "pipe": str(tmp_path / "pipe"), "list": str(tmp_path / "list.pickle")} | {
         "trace": trace_path,
         "missing": str(tmp_path / "missing.gpumem"),
         "foreign": str(foreign),

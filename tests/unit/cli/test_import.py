@@ -78,7 +78,7 @@ def test_wrong_source_or_target_is_exit_3_with_the_path(
     assert run_command_line(["import", str(tmp_path / source), "-o", str(tmp_path / target)]) == 3
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert str(tmp_path / (target if source == "." else source)) in said
+    assert str((tmp_path / target).parent if source == "." else tmp_path / source) in said
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.gpumem.journal", "a.gpumem.part", "text"]
 
 

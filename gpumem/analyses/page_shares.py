@@ -2,7 +2,7 @@
 
 Owns: the bytes of each site at many events, the stacks at the peak, segment and out-of-memory events with their sites.
 Must not know: which events are drawn, HTML.
-Blocks are followed in a live table and counted at the chosen events; a table of a million blocks is counted at fewer.
+Blocks are followed and counted at the chosen events (held_by_site.py).
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from gpumem.analyses.held_by_site import HeldBySite
 from gpumem.analyses.sites import SiteFinder
 from gpumem.heap.levels import DeviceBatch, basis_column, bytes_columns, read_in_pieces, split_by_device
-from gpumem.heap.live import apply_events, initial_table
+from gpumem.heap.live import initial_table
 from gpumem.trace.model import Frame, Trace
 from gpumem.trace.stack_links import read_stacks
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, StackId
 
 Int64s = npt.NDArray[np.int64]
 
-ROWS_COUNTED_AT_ONCE = 100_000
-"""Tables with more rows are counted at every second event, with twice as many at every third."""
 SITES_FOLLOWED = 48
 """Sites whose bytes are kept over time; the rest is told by what is missing to the held bytes."""
 PEAK_STACKS_KEPT = 4000
@@ -107,8 +106,16 @@ class _SiteNumbers:
 
     finder: SiteFinder
     by_stack: Int64s
+    by_frame: Int64s
+    """Of each row of the frames table; the last is that of stacks without a site."""
     sites: list[Frame | None] = field(default_factory=list)
     numbers: dict[Frame | None, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, trace: Trace, finder: SiteFinder) -> _SiteNumbers:
+        """None numbered yet."""
+        stack_count, frame_count = max(1, len(trace.stacks.parents)), len(trace.frames.files)
+        return cls(finder, np.full(stack_count, -1, np.int64), np.full(frame_count + 1, -1, np.int64))
 
     def of_stacks(self, stacks: npt.NDArray[np.int64]) -> Int64s:
         """The site number of each stack."""
@@ -119,14 +126,15 @@ class _SiteNumbers:
         return numbers
 
     def _number(self, stacks: Int64s) -> None:
-        rows, first, where = np.unique(self.finder.find_frames(stacks), return_index=True, return_inverse=True)
-        numbers = np.zeros(len(rows), np.int64)
-        for at in np.argsort(first).tolist():
-            site = self.finder.site(StackId(int(stacks[first[at]])))
-            numbers[at] = number = self.numbers.setdefault(site, len(self.sites))
+        rows = self.finder.find_frames(stacks)
+        new = np.flatnonzero(self.by_frame[rows] < 0)
+        _, first = np.unique(rows[new], return_index=True)
+        for at in new[np.sort(first)].tolist():
+            site = self.finder.site(StackId(int(stacks[at])))
+            self.by_frame[rows[at]] = number = self.numbers.setdefault(site, len(self.sites))
             if number == len(self.sites):
                 self.sites.append(site)
-        self.by_stack[stacks] = numbers[where]
+        self.by_stack[stacks] = self.by_frame[rows]
 
 
 class _Follower:
@@ -137,12 +145,12 @@ class _Follower:
     ) -> None:
         self._trace, self._column, self._peak = trace, basis_column(trace, device), peak
         self._finder = finder
-        stack_count = len(trace.stacks.parents)
-        self._sites = _SiteNumbers(finder, np.full(max(1, stack_count), -1, np.int64))
-        self._alloc_counts = np.zeros(max(1, stack_count), np.int64)
+        self._sites = _SiteNumbers.of(trace, finder)
+        self._alloc_counts = np.zeros(len(self._sites.by_stack), np.int64)
         initial = [block for block in trace.initial_blocks if block.device == device]
-        self._table = initial_table(initial, tuple(dict.fromkeys(["requested_bytes", self._column, "stack"])))
-        self._samples, self._next, self._skipped = samples, 0, 0
+        table = initial_table(initial, tuple(dict.fromkeys(["requested_bytes", self._column, "stack"])))
+        self._held = HeldBySite(table, self._column, self._sites.of_stacks)
+        self._samples, self._next = samples, 0
         self._taken: list[tuple[int, int, Int64s, Int64s]] = []
         self._peak_stacks: list[PeakStack] = []
         self._peak_rest_bytes = 0
@@ -164,10 +172,10 @@ class _Follower:
             if event > events.event_at(events.count - 1):
                 break
             end = _position_after(events, event)
-            self._table = apply_events(self._table, _cut(events, begin, end))
+            self._held.apply(_cut(events, begin, end))
             self._count(event, int(events["time_ns"][end - 1]) if end else 0)
             begin = end
-        self._table = apply_events(self._table, _cut(events, begin, events.count))
+        self._held.apply(_cut(events, begin, events.count))
 
     def shares(self) -> PageShares:
         """What was found."""
@@ -186,17 +194,11 @@ class _Follower:
         )
 
     def _count(self, event: int, time_ns: int) -> None:
-        """Counts the table after a sampled event, unless it is large and was counted just before."""
+        """Counts what is held after a sampled event."""
         self._next += 1
         if event == self._peak:
             self._find_peak_stacks()
-        elif self._skipped < len(self._table) // ROWS_COUNTED_AT_ONCE:
-            self._skipped += 1
-            return
-        self._skipped = 0
-        held = self._table.held()
-        numbers = self._sites.of_stacks(held["stack"])
-        sums = np.bincount(numbers, weights=held[self._column], minlength=len(self._sites.sites)).astype(np.int64)
+        sums = self._held.sums()
         present = np.flatnonzero(sums)
         self._taken.append((event, time_ns, present, sums[present]))
 
@@ -228,7 +230,7 @@ class _Follower:
         return [rows[:, number] for number in range(kept)] + [nothing] * (len(order) - kept)
 
     def _find_peak_stacks(self) -> None:
-        held = self._table.held()
+        held = self._held.blocks()
         stacks, where = np.unique(held["stack"], return_inverse=True)
         sums = np.bincount(where, weights=held[self._column], minlength=len(stacks)).astype(np.int64)
         counts = np.bincount(where, minlength=len(stacks))

@@ -18,7 +18,7 @@ from gpumem.analyses.diff_files import LineMap, find_line_map
 from gpumem.analyses.diff_findings import BeforeAfter, Change, ComparedSide, DeviceDiff, GroupDiff, Held, TraceDiff
 from gpumem.analyses.diff_match import GroupPair, pair_sites, pair_stacks
 from gpumem.analyses.diff_settings import compare_settings
-from gpumem.analyses.diff_sides import DeviceSide, TraceSide, measure_side
+from gpumem.analyses.diff_sides import DeviceSide, HeldStacks, TraceSide, measure_side
 from gpumem.heap.scan import DeviceScan
 from gpumem.trace.model import DeviceFacts, Trace
 from gpumem.trace.moments import Moment, Peak
@@ -41,7 +41,7 @@ def compare_traces(
     """
     moments = (before_moment or Peak(), after_moment or Peak())
     was, now = _measure_in_one_basis((before, after), moments, devices, scanned or (None, None))
-    lines = find_line_map(*([stack.frames for stack in side.all_stacks()] for side in (was, now)))
+    lines = find_line_map(was.all_frames(), now.all_frames())
     pairs = [_compare_devices(one, other, lines) for one, other in _pair_devices(was, now)]
     return TraceDiff(
         _compared(before, was, before_moment),
@@ -106,7 +106,8 @@ def _compare_devices(before: DeviceSide | None, after: DeviceSide | None, lines:
         was, now = (0 if side is None else getattr(side, name) for side in (before, after))
         return BeforeAfter(was, now)
 
-    stacks = pair_stacks(() if before is None else before.stacks, () if after is None else after.stacks, lines)
+    was, now = (HeldStacks() if side is None else side.stacks for side in (before, after))
+    stacks = pair_stacks(was, now, lines)
     sites = pair_sites(stacks, lines)
     others = _other_groups(before, after)
     held = figure("held_bytes")

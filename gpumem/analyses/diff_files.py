@@ -11,7 +11,7 @@ at; from those it is told where in a file lines began to move.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product, takewhile
 
@@ -71,23 +71,15 @@ class LineMap:
         return frame if later is None else Frame(later, frame.line, frame.function)
 
 
-def find_line_map(before: Iterable[tuple[Frame, ...]], after: Iterable[tuple[Frame, ...]]) -> LineMap:
-    """The map from the stacks of both sides."""
-    was, now = map(_distinct_frames, (before, after))
+def find_line_map(before: Iterable[Frame], after: Iterable[Frame]) -> LineMap:
+    """The map from the frames of both sides' stacks."""
+    was, now = list(before), list(after)
     names = _match_files(_functions_by_file(was), _functions_by_file(now))
     lines_before = _lines_by_file(Frame(names.get(frame.file, frame.file), frame.line, "") for frame in was)
     lines_after = _lines_by_file(now)
     both = sorted(lines_before.keys() & lines_after.keys())
     moves = {file: _find_move(lines_before[file], lines_after[file]) for file in both}
     return LineMap(names, {file: move for file, move in moves.items() if move is not None})
-
-
-def _distinct_frames(stacks: Iterable[tuple[Frame, ...]]) -> Collection[Frame]:
-    """The frames of many stacks, which share them."""
-    found: dict[int, Frame] = {}
-    for frames in stacks:
-        found.update(zip(map(id, frames), frames, strict=True))
-    return found.values()
 
 
 def _functions_by_file(frames: Iterable[Frame]) -> dict[str, set[str]]:

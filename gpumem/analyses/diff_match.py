@@ -5,7 +5,7 @@ Owns: the pairing. Must not know: how blocks were measured, reports.
 Stacks belong together that went through the same functions; by and by fewer callers of the site have to agree, the
 frames from the site inwards always. Among those the line numbers decide, which may differ only in files whose lines
 moved: pairs keep the order of lines, are as many as can be, and of several ways to pair them the one is taken whose
-lines, bytes and counts differ least.
+lines, bytes and counts differ least. Those that are the very same on both sides are paired first (diff_same.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from gpumem.analyses.diff_files import LineMap
-from gpumem.analyses.diff_sides import HeldGroup
+from gpumem.analyses.diff_same import find_same_stacks
+from gpumem.analyses.diff_sides import HeldGroup, HeldStacks
 from gpumem.trace.model import Frame
 
 _CALLERS_THAT_AGREE = (1 << 20, 3, 1, 0)
@@ -37,12 +38,13 @@ class GroupPair:
     after: HeldGroup | None
 
 
-def pair_stacks(before: Sequence[HeldGroup], after: Sequence[HeldGroup], lines: LineMap) -> list[GroupPair]:
+def pair_stacks(before: HeldStacks, after: HeldStacks, lines: LineMap) -> list[GroupPair]:
     """Every stack of both sides, once."""
+    same, was, now = find_same_stacks(before, after, lines)
+    pairs = [GroupPair(before.groups[one], after.groups[other]) for one, other in same]
     names = _Names()
-    left = [_Candidate.of(group, _in_later_names(group, lines), names) for group in before]
-    right = [_Candidate.of(group, group, names) for group in after]
-    pairs: list[GroupPair] = []
+    left = [_Candidate.of(group, _in_later_names(group, lines), names) for group in was]
+    right = [_Candidate.of(group, group, names) for group in now]
     for callers in _CALLERS_THAT_AGREE:
         matched = list(_match_round(left, right, callers, lines))
         pairs.extend(GroupPair(was.own, now.own) for was, now in matched)
@@ -63,10 +65,11 @@ def pair_sites(stacks: Sequence[GroupPair], lines: LineMap) -> list[GroupPair]:
     names = _Names()
     left = [_Candidate.of(was[site], _site_alone(was[site], lines), names) for site in was if site not in chosen]
     right = [_Candidate.of(now[site], _site_alone(now[site], None), names) for site in now if site not in taken]
-    known = _known_lines(stacks, lines)
+    alike = list(_match_round(left, right, 0, lines))
+    known = _known_lines(stacks, lines) if alike else {}
     matched = [
         (before, after)
-        for before, after in _match_round(left, right, 0, lines)
+        for before, after in alike
         if _is_in_line(known.get(after.named.site.file, []), before.named.site.line, after.named.site.line)
     ]
     pairs.extend(GroupPair(before.own, after.own) for before, after in matched)

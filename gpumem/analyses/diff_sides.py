@@ -6,7 +6,7 @@ Owns: measuring a side. Must not know: the other side.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,10 @@ from gpumem.heap.live import LiveTable
 from gpumem.heap.scan import DeviceScan, StateAt, scan_trace
 from gpumem.trace.model import DeviceFacts, Frame, Trace
 from gpumem.trace.moments import Moment, Peak
-from gpumem.trace.stack_links import read_stacks, walk_stacks
+from gpumem.trace.stack_links import cut_stacks, read_frames, walk_stacks
 from gpumem.vocabulary import Basis, DeviceOrdinal, StackId
+
+Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,17 @@ class HeldGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldStacks:
+    """Stacks with what each holds, and their frames in columns: one after another, as places among `frames`."""
+
+    groups: Sequence[HeldGroup] = ()
+    frames: Sequence[Frame] = ()
+    """All that there are, each once."""
+    numbers: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    depths: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceSide:
     """A device of one trace; bytes in its basis but for the requested and the reserved."""
 
@@ -53,14 +66,14 @@ class DeviceSide:
     reserved_bytes_peak: int | None
     nvml_process_bytes: int | None
     """By the reading nearest to the moment."""
-    stacks: Sequence[HeldGroup]
+    stacks: HeldStacks
     stackless_bytes: int
     stackless_count: int
 
     @property
     def unmatched_bytes(self) -> int:
         """What is held beyond the blocks known: not zero only where the recording lacks events."""
-        return self.held_bytes - self.stackless_bytes - sum(stack.held_bytes for stack in self.stacks)
+        return self.held_bytes - self.stackless_bytes - sum(stack.held_bytes for stack in self.stacks.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +83,10 @@ class TraceSide:
     instant: Instant
     devices: Mapping[DeviceOrdinal, DeviceSide]
 
-    def all_stacks(self) -> Iterator[HeldGroup]:
-        """The stacks of every device."""
+    def all_frames(self) -> Iterator[Frame]:
+        """The frames of the stacks of every device."""
         for device in self.devices.values():
-            yield from device.stacks
+            yield from device.stacks.frames
 
 
 def measure_side(
@@ -130,7 +143,7 @@ def _device_side(
         held_bytes_peak=scan.held_peak.peak_bytes if has_all else None,
         reserved_bytes_peak=scan.reserved_peak.peak_bytes if has_all else None,
         nvml_process_bytes=process_bytes,
-        stacks=reader.groups(by_stack),
+        stacks=reader.read(by_stack),
         stackless_bytes=stackless_bytes,
         stackless_count=stackless_count,
     )
@@ -155,15 +168,18 @@ class _StackReader:
         self._trace = trace
         self._finder = SiteFinder(trace)
 
-    def groups(self, by_stack: Mapping[StackId, tuple[int, int]]) -> list[HeldGroup]:
+    def read(self, by_stack: Mapping[StackId, tuple[int, int]]) -> HeldStacks:
         """The stacks, none of which is 0, with the bytes and blocks given for each."""
         stacks = np.array(list(by_stack), np.int64)
-        found = zip(read_stacks(self._trace, stacks), self._site_indices(stacks), by_stack.values(), strict=True)
-        return [HeldGroup(frames, index, held, count) for frames, index, (held, count) in found]
+        rows, depths = walk_stacks(self._trace.stacks, stacks)
+        frames, numbers = read_frames(self._trace, rows)
+        cut = cut_stacks(frames, numbers, depths)
+        found = zip(cut, self._site_indices(stacks, rows, depths), by_stack.values(), strict=True)
+        groups = [HeldGroup(stack, index, held, count) for stack, index, (held, count) in found]
+        return HeldStacks(groups, frames, numbers, depths)
 
-    def _site_indices(self, stacks: npt.NDArray[np.int64]) -> list[int]:
+    def _site_indices(self, stacks: Int64s, frames: Int64s, depths: Int64s) -> list[int]:
         """Where in each stack its site is first."""
-        frames, depths = walk_stacks(self._trace.stacks, stacks)
         stack = np.repeat(np.arange(len(stacks)), depths)
         is_site = np.flatnonzero(frames == self._finder.find_frames(stacks)[stack])
         _, first = np.unique(stack[is_site], return_index=True)

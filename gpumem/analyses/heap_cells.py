@@ -83,11 +83,15 @@ def cut_cells(layout: HeapLayout, blocks: LiveTable) -> Cells:
             _hole_cells(holes.segment, released_end, behind, CellState.GAP),
         ]
     )
-    return _with_pinning(_ordered(cells.select(cells.cell_bytes > 0)))
+    cells = cells.select(cells.cell_bytes > 0)
+    return _with_pinning(cells.select(np.lexsort((cells.offset, cells.segment))))
 
 
 def cut_requests(segments: Sequence[Segment], blocks: LiveTable) -> Cells:
-    """The requests of blocks in use, where block bytes are not known; those in no segment are left out."""
+    """The requests of blocks in use, where block bytes are not known; those in no segment are left out.
+
+    Segments and blocks are sorted by address, and so the cells are in order.
+    """
     starts = np.array([segment.address for segment in segments], np.uint64)
     ends = np.array([segment.end for segment in segments], np.uint64)
     homes = np.searchsorted(starts, blocks.address, side="right") - 1
@@ -95,7 +99,7 @@ def cut_requests(segments: Sequence[Segment], blocks: LiveTable) -> Cells:
     placed[placed] = blocks.address[placed] < ends[homes[placed]]
     homes, blocks = homes[placed], blocks.select(placed)
     offset = (blocks.address - starts[homes]).astype(np.int64) if len(blocks) else np.zeros(0, np.int64)
-    return _ordered(_block_cells(homes, offset, blocks["requested_bytes"].astype(np.int64), blocks))
+    return _block_cells(homes, offset, blocks["requested_bytes"].astype(np.int64), blocks)
 
 
 def merge_cells(cells: Cells, count_max: int) -> Cells:
@@ -161,10 +165,6 @@ def _join(parts: Sequence[Cells]) -> Cells:
     return Cells(*(np.concatenate([getattr(part, name) for part in parts]) for name in Cells.__slots__))
 
 
-def _ordered(cells: Cells) -> Cells:
-    return cells.select(np.lexsort((cells.offset, cells.segment)))
-
-
 def _with_pinning(cells: Cells) -> Cells:
     """The cells with those blocks marked that have a gap beside them in their segment."""
     is_gap = cells.state == CellState.GAP
@@ -189,7 +189,8 @@ def _runs(cells: Cells, bytes_max: int, reach: _Reach) -> npt.NDArray[np.intp]:
 def _merged(cells: Cells, run: npt.NDArray[np.intp]) -> Cells:
     first = np.flatnonzero(np.diff(run, prepend=-1))
     in_use_bytes = np.where(cells.block_count > 0, cells.cell_bytes, 0)
-    largest = np.lexsort((-in_use_bytes, run))[first]  # the first of each run when its largest block comes first
+    is_largest = np.flatnonzero(in_use_bytes == np.maximum.reduceat(in_use_bytes, first)[run])
+    largest = is_largest[np.diff(run[is_largest], prepend=-1) != 0]  # the first of them in each run
     last = np.append(first[1:], len(cells)) - 1
     ends = cells.offset + cells.cell_bytes
     state_min = np.minimum.reduceat(cells.state, first)

@@ -5,6 +5,7 @@ Owns: that turning, in bulk. Must not know: where frames come from.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -62,12 +63,26 @@ def walk_stacks(
 def read_stacks(trace: Trace, stacks: npt.NDArray[np.int64]) -> list[tuple[Frame, ...]]:
     """The frames of each of `stacks`, innermost first; the same line is the same Frame in all of them."""
     rows, depths = walk_stacks(trace.stacks, stacks)
-    distinct, where = np.unique(rows, return_inverse=True)
-    made = np.empty(len(distinct), object)
-    made[:] = [trace.frames.frame(FrameId(row)) for row in distinct.tolist()]
-    frames = made[where].tolist()
+    return cut_stacks(*read_frames(trace, rows), depths)
+
+
+def read_frames(trace: Trace, rows: npt.NDArray[np.int64]) -> tuple[list[Frame], npt.NDArray[np.int64]]:
+    """The distinct frames among rows of the frames table, and for each row which of them it is."""
+    is_there = np.zeros(len(trace.frames.files), np.bool_)
+    is_there[rows] = True
+    frames = [trace.frames.frame(FrameId(row)) for row in np.flatnonzero(is_there).tolist()]
+    return frames, (np.cumsum(is_there) - 1)[rows]
+
+
+def cut_stacks(
+    frames: Sequence[Frame], numbers: npt.NDArray[np.int64], depths: npt.NDArray[np.int64]
+) -> list[tuple[Frame, ...]]:
+    """Stacks whose frames stand one after another, each as its place among `frames`, as tuples."""
+    made = np.empty(len(frames), object)
+    made[:] = frames
+    flat = made[numbers].tolist()
     ends = np.cumsum(depths).tolist()
-    return [tuple(frames[begin:end]) for begin, end in pairwise([0, *ends])]
+    return [tuple(flat[begin:end]) for begin, end in pairwise([0, *ends])]
 
 
 def _rows(

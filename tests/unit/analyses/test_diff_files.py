@@ -14,8 +14,8 @@ TORCH = "lib/python3.11/site-packages/torch"
 
 def lines_of(before: Sequence[int], after: Sequence[int]) -> Move | None:
     """How the lines of a script moved that was seen at these ones."""
-    stacks = ([(Frame("/a/train.py", line, "main"),) for line in lines] for lines in (before, after))
-    return find_line_map(*stacks).moves.get("/a/train.py")
+    frames = ([Frame("/a/train.py", line, "main") for line in lines] for lines in (before, after))
+    return find_line_map(*frames).moves.get("/a/train.py")
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_lines_above_the_move_are_pinned_and_those_below_may_be_any() -> None:
 def test_files_are_found_by_path_by_its_end_and_by_their_functions(
     before: list[str], after: list[str], names: dict[str, str]
 ) -> None:
-    stacks = ([(Frame(file, 1, "step"),) for file in files] for files in (before, after))
-    assert find_line_map(*stacks).later_names == names
+    frames = ([Frame(file, 1, "step") for file in files] for files in (before, after))
+    assert find_line_map(*frames).later_names == names
 
 
 def test_renamed_file_is_the_one_that_shares_most_functions() -> None:
-    def stacks(**functions: Sequence[str]) -> list[tuple[Frame, ...]]:
-        return [tuple(Frame(f"/a/{file}.py", 1, name) for name in names) for file, names in functions.items()]
+    def frames(**functions: Sequence[str]) -> list[Frame]:
+        return [Frame(f"/a/{file}.py", 1, name) for file, names in functions.items() for name in names]
 
-    before = stacks(model=["forward", "attend", "norm"], tools=["load"])
-    after = stacks(net=["forward", "attend", "norm", "mix"], other=["save", "walk"])
+    before = frames(model=["forward", "attend", "norm"], tools=["load"])
+    after = frames(net=["forward", "attend", "norm", "mix"], other=["save", "walk"])
     assert find_line_map(before, after).later_names == {"/a/model.py": "/a/net.py"}

@@ -45,6 +45,20 @@ def format_bytes(byte_count: int) -> str:
     return f"{sign}{magnitude} B"
 
 
+def format_bytes_apart(first: int, second: int) -> tuple[str, str]:
+    """Both counts as format_bytes writes them; where that makes one of two, in the largest unit that tells them apart:
+    `1216.00 MiB` and `1218.00 MiB`.
+    """
+    texts = format_bytes(first), format_bytes(second)
+    if first == second or texts[0] != texts[1]:
+        return texts
+    for unit, factor in _BYTE_UNITS:
+        texts = f"{first / factor:.2f} {unit}", f"{second / factor:.2f} {unit}"
+        if texts[0] != texts[1] and round(abs(first) / factor, 2) >= 1:
+            return texts
+    return f"{first} B", f"{second} B"
+
+
 def format_bytes_delta(byte_count: int) -> str:
     """`byte_count` with its sign always written: `+1.50 GiB`, `-512 B`, `0 B`."""
     return f"+{format_bytes(byte_count)}" if byte_count > 0 else format_bytes(byte_count)

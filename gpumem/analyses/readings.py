@@ -65,12 +65,12 @@ def find_reading(
 
 
 def find_process_bytes(trace: Trace, device: DeviceOrdinal, instant: Instant) -> int | None:
-    """What NVML saw the process hold at `instant`; None without a reading of that, or where its allocator had reserved
-    something else when the reading was taken.
+    """What NVML saw the process hold at `instant`; None where the reading that shows it has no figure of that, or was
+    taken while the allocator had reserved something else.
     """
     curve = find_reserved_curve(trace, device)
     placed = place_readings(trace, device, curve)
-    reading = choose_reading([one.reading for one in placed], placed, instant, curve)
+    reading = choose_reading([one for one in trace.readings if one.device == device], placed, instant, curve)
     at = next((one for one in placed if one.reading is reading), None)
     return at.process_bytes if at is not None and at.reserved_bytes == curve.at(instant.event) else None
 

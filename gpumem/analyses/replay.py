@@ -54,6 +54,11 @@ class DeviceReplay:
     limit: MemoryLimit
     what_if: WhatIfFigures | None
 
+    @property
+    def served_count_recorded(self) -> int:
+        """Requests that did not run out of memory when recorded."""
+        return self.request_count - self.recorded.oom_count
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayFindings:

@@ -10,7 +10,15 @@ from gpumem.analyses.diff_headline import Figure, Headline, HeadlineKind, figure
 from gpumem.render.text import printable
 from gpumem.trace.model import Frame
 from gpumem.trace.moments import format_moment
-from gpumem.units import counted, format_bytes, format_bytes_delta, format_count, format_duration, format_share
+from gpumem.units import (
+    counted,
+    format_bytes,
+    format_bytes_apart,
+    format_bytes_delta,
+    format_count,
+    format_duration,
+    format_share,
+)
 from gpumem.vocabulary import Basis
 
 ARROW = "→"
@@ -70,8 +78,8 @@ def file_name(frame: Frame) -> str:
 
 
 def amounts_text(before: int, after: int, arrow: str = ARROW) -> str:
-    """`1.00 → 4.00 GiB`: the unit once where it is the same."""
-    was, now = format_bytes(before), format_bytes(after)
+    """`1.00 → 4.00 GiB`: the unit once where it is the same, and small enough to tell them apart."""
+    was, now = format_bytes_apart(before, after)
     figure, _, unit = was.partition(" ")
     return f"{figure if now.endswith(f' {unit}') else was} {arrow} {now}"
 
@@ -130,7 +138,12 @@ def _same_blocks(found: Headline, device: DeviceDiff, arrow: str) -> str:
     assert found.figure is not None, "something differs on the device"
     name = figure_name(found.figure, device.basis)
     the = "the " if found.figure in (Figure.RESERVED_PEAK, Figure.HELD_PEAK) else ""
-    return f"The same blocks are held, but {the}{name} {_went(figure_of(device, found.figure), arrow)}."
+    blocks = "The same blocks are held" if any(_held_bytes(device)) else "Nothing is held, before or after"
+    return f"{blocks}, but {the}{name} {_went(figure_of(device, found.figure), arrow)}."
+
+
+def _held_bytes(device: DeviceDiff) -> tuple[int | None, int | None]:
+    return device.held_bytes.before, device.held_bytes.after
 
 
 def _reserved_first(found: Headline, device: DeviceDiff, arrow: str) -> str:
@@ -177,7 +190,7 @@ def _several(found: Headline, group: GroupDiff, device: DeviceDiff, arrow: str) 
     less = f"{_hold(found.less_count)} {format_bytes(found.less_bytes)} less" if found.less_count else ""
     sums = f"{more} and {less}: {_in_all(whole)}" if more and less else more or less
     if found.are_strangers:
-        return f"No site is in both: {sums}; {most}"
+        return f"No line of code holds memory in both: {sums}; {most}"
     return f"{'Many small changes: ' if found.is_scattered else ''}{sums}; {most}"
 
 

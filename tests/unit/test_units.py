@@ -8,7 +8,9 @@ from gpumem.errors import UsageError
 from gpumem.units import (
     GIB,
     MIB,
+    TIB,
     format_bytes,
+    format_bytes_apart,
     format_bytes_delta,
     format_duration,
     format_share,
@@ -32,6 +34,22 @@ from gpumem.units import (
 )
 def test_bytes_are_written_in_the_largest_unit_that_rounds_to_one_or_more(byte_count: int, text: str) -> None:
     assert format_bytes(byte_count) == text
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "texts"),
+    [
+        (1216 * MIB, 1218 * MIB, ("1216.00 MiB", "1218.00 MiB")),
+        (GIB, GIB + 1, ("1073741824 B", "1073741825 B")),
+        (GIB, GIB, ("1.00 GiB", "1.00 GiB")),
+        (GIB, 512 * MIB, ("1.00 GiB", "512.00 MiB")),
+        (4 * TIB, 4 * TIB + MIB, ("4194304.00 MiB", "4194305.00 MiB")),
+        (0, 1, ("0 B", "1 B")),
+    ],
+)
+def test_two_sizes_that_differ_never_read_the_same(first: int, second: int, texts: tuple[str, str]) -> None:
+    assert format_bytes_apart(first, second) == texts
+    assert format_bytes_apart(second, first) == texts[::-1]
 
 
 def test_delta_always_carries_its_sign() -> None:

@@ -17,7 +17,7 @@ from gpumem.analyses.replay_what_if import CountRange, RefusedRequests, RunFigur
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import printable
-from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
+from gpumem.units import counted, format_bytes, format_bytes_apart, format_count, format_duration, format_share
 from gpumem.vocabulary import EventKind
 
 DEFAULT_TOP = 6
@@ -82,7 +82,7 @@ def _verdict(findings: ReplayFindings, device: DeviceReplay) -> str:
 def _what_if_verdict(findings: ReplayFindings, device: DeviceReplay, found: WhatIfFigures) -> str:
     tried = f"With {_tried(findings, device)}, device {device.facts.device}"
     if found.refused_count:
-        refused = f"{format_count(found.refused_count)} of {counted(device.request_count, 'request')}"
+        refused = f"{format_count(found.refused_count)} of {counted(device.served_count_recorded, 'request')}"
         return f"{tried} would run out of memory in {refused} that were served when recorded."
     recorded, amount = device.recorded.reserved_bytes_peak, abs(found.saved_bytes)
     peak = f"at most {format_bytes(found.figures.reserved_bytes_peak)} reserved"
@@ -160,7 +160,8 @@ def _facts(findings: ReplayFindings, device: DeviceReplay, page: Page) -> Iterat
 def _what_if_facts(device: DeviceReplay, found: WhatIfFigures, page: Page) -> Iterator[Text]:
     least, most = found.reserved_bytes_peak.least, found.reserved_bytes_peak.most
     if least != most:
-        text = f"{format_bytes(least)} to {format_bytes(most)} reserved at most, by the addresses of new segments"
+        low, high = format_bytes_apart(least, most)
+        text = f"{low} to {high} reserved at most, by the addresses of new segments"
         if found.oom_count.least != found.oom_count.most:
             text += f"; {_counts(found.oom_count)} requests out of memory"
         yield _fact("range", text, page)

@@ -50,6 +50,14 @@ def test_process_bytes_of_other_segments_are_not_those_of_the_moment() -> None:
     assert find_process_bytes(trace, DEVICE, at_two) is None
 
 
+def test_process_bytes_are_those_of_the_reading_that_shows_the_moment_or_none() -> None:
+    builder = TraceBuilder().reading(process_bytes=None).wait(2 * MS).reading(process_bytes=518 * MIB)
+    trace = builder.wait(2 * MS).segment(1 * GIB).build()
+    start = find_instant(trace, parse_moment("start"))
+    assert find_reading(trace, DEVICE, start) is trace.readings[0]
+    assert find_process_bytes(trace, DEVICE, start) is None
+
+
 def test_reading_outside_the_window_is_not_taken() -> None:
     trace = grown().build()
     early = trace.readings[0]

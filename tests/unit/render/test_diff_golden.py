@@ -14,7 +14,7 @@ from gpumem.render.diff_words import headline_sentence
 from gpumem.render.terminal.diff import render_diff
 from gpumem.render.terminal.theme import ASCII, UNICODE, Page
 from gpumem.trace.model import Trace
-from gpumem.trace.moments import AtStep, End
+from gpumem.trace.moments import AtStep, End, parse_moment
 from gpumem.vocabulary import TraceSource
 from narrow_page import NARROW, check_narrow
 from trace_builder import GiB, MiB, TraceBuilder
@@ -241,7 +241,9 @@ def test_sentence_says_that_two_programs_have_nothing_in_common() -> None:
     one = trace_of((stack(1, "f"), 40 * MiB), (stack(2, "g"), 40 * MiB))
     frames = [("/srv/other.py", 3, "h")], [("/srv/other.py", 4, "k")]
     sentence = headline_sentence(compare_traces(one, trace_of(*((frame, 50 * MiB) for frame in frames))))
-    assert sentence.startswith("No site is in both: 2 sites hold 100.00 MiB more and 2 sites hold 80.00 MiB less")
+    assert sentence.startswith(
+        "No line of code holds memory in both: 2 sites hold 100.00 MiB more and 2 sites hold 80.00 MiB less: "
+    )
 
 
 def test_sentence_begins_with_reserved_where_that_changed_far_more() -> None:
@@ -255,12 +257,21 @@ def test_sentence_begins_with_reserved_where_that_changed_far_more() -> None:
     )
 
 
+def test_sentence_says_that_nothing_is_held_where_reserved_alone_differs() -> None:
+    builder = TraceBuilder(block_bytes_known=True).mark("begin").segment(4 * GiB).alloc("a", GiB, stack=CACHE)
+    trace = builder.free("a").build()
+    diff = compare_traces(trace, trace, before_moment=parse_moment("mark:begin"), after_moment=End())
+    assert headline_sentence(diff).startswith(
+        "Nothing is held, before or after, but reserved grew by 4.00 GiB (0 B → 4.00 GiB)."
+    )
+
+
 def test_sentence_names_the_peak_where_only_that_differs() -> None:
     builder = TraceBuilder(block_bytes_known=True).segment(4 * GiB).alloc("a", GiB, stack=CACHE)
     before = builder.build()
     after = builder.alloc("b", MiB).free("b").build()
     assert headline_sentence(compare_traces(before, after, before_moment=End(), after_moment=End())) == (
-        "The same blocks are held, but the peak of allocated grew by 1.00 MiB (1.00 → 1.00 GiB)."
+        "The same blocks are held, but the peak of allocated grew by 1.00 MiB (1024.00 → 1025.00 MiB)."
     )
 
 

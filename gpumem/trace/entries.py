@@ -19,7 +19,7 @@ from gpumem.errors import TraceTruncated
 from gpumem.trace.journal import Journal
 from gpumem.trace.journal_layout import ENTRY_HEADER, NO_FIGURE, READING, EntryKind, WindowKind
 from gpumem.trace.links import check_links
-from gpumem.trace.model import BYTES_LIMIT, PoolRow, ScopeTable, StreamRow, ThreadRow
+from gpumem.trace.model import BYTES_LIMIT, TIME_NS_LIMIT, PoolRow, ScopeTable, StreamRow, ThreadRow
 from gpumem.vocabulary import NO_DEVICE
 
 _HEADER = struct.Struct("<IHHII")
@@ -175,6 +175,6 @@ class JournalEntries:
         time_ns, _, *figures, device, _ = np.frombuffer(payload, READING)[0].tolist()
         if device > NO_DEVICE:
             raise ValueError("a reading names an impossible device")
-        if any(value >= BYTES_LIMIT and value != NO_FIGURE for value in (time_ns, *figures)):
+        if time_ns >= TIME_NS_LIMIT or any(value >= BYTES_LIMIT and value != NO_FIGURE for value in figures):
             raise ValueError("a reading holds an impossible figure")
         self._readings.append(payload)

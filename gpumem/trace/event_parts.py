@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpumem.errors import TraceTruncated
-from gpumem.trace.model import BYTES_COLUMNS, BYTES_LIMIT, EVENT_COLUMNS, Column, EventBatch
+from gpumem.trace.model import EVENT_COLUMNS, Column, EventBatch, limit_of
 from gpumem.vocabulary import EventIndex
 
 ROW_GROUP_ROWS = 1 << 20
@@ -239,7 +239,8 @@ class _GroupReading:
             row_count = self.source.row_counts.get(name)
             if row_count is not None and len(array) and int(array.max()) >= row_count:
                 raise TraceTruncated(f"{part.where} is damaged: its {name} column names rows that do not exist.")
-            if name in BYTES_COLUMNS and int(array.max(initial=0)) >= BYTES_LIMIT:
+            limit = limit_of(name)
+            if limit is not None and int(array.max(initial=0)) >= limit:
                 raise TraceTruncated(f"{part.where} is damaged: its {name} column holds impossible figures.")
 
 

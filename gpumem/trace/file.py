@@ -69,6 +69,7 @@ def read_trace(path: Path) -> Trace:
     pools = tables.decode_pools(*content("pools"))
     threads = tables.decode_threads(*content("threads"))
     row_counts = {"stack": len(stacks.parents), "scope": len(scopes.parents)}
+    event_count = sum(part_events)
     row_counts |= {"stream": len(streams), "pool": len(pools), "thread": len(threads)}
     return Trace(
         path=path,
@@ -80,8 +81,8 @@ def read_trace(path: Path) -> Trace:
         streams=streams,
         pools=pools,
         threads=threads,
-        readings=tables.decode_readings(*content("readings")),
-        marks=tables.decode_marks(*content("marks")),
+        readings=tables.decode_readings(*content("readings"), event_count),
+        marks=tables.decode_marks(*content("marks"), event_count),
         initial_blocks=tables.decode_initial_blocks(*content("initial_blocks")),
     )
 

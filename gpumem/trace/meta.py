@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeGuard, TypeVar
 
 from gpumem.errors import TraceForeign, TraceTruncated, TraceVersionUnsupported
-from gpumem.trace.model import BYTES_LIMIT, DeviceFacts, TraceMeta
+from gpumem.trace.model import TIME_NS_LIMIT, DeviceFacts, TraceMeta
 from gpumem.vocabulary import TraceSource
 
 FORMAT = "gpumem"
@@ -111,7 +111,7 @@ def _list(value: object) -> list[object]:
 
 
 def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and -BYTES_LIMIT <= value < BYTES_LIMIT
+    return isinstance(value, int) and not isinstance(value, bool) and -TIME_NS_LIMIT <= value < TIME_NS_LIMIT
 
 
 def _is_count(value: object) -> bool:

@@ -34,9 +34,15 @@ EVENT_COLUMNS: Mapping[str, np.dtype[np.generic]] = {
     "scope": np.dtype(np.uint32),  # row of scopes, 0 none
 }
 
-BYTES_COLUMNS = frozenset(name for name in EVENT_COLUMNS if name.endswith("_bytes"))
 BYTES_LIMIT = 1 << 63
-"""No figure in bytes, and no time in nanoseconds, is this great: a file that says so is damaged."""
+TIME_NS_LIMIT = 1 << 62
+"""No figure in bytes and no time is as great: a file that says so is damaged."""
+
+
+def limit_of(column: str) -> int | None:
+    """What every figure of a column stays below, by the unit in its name."""
+    return TIME_NS_LIMIT if column.endswith("_ns") else BYTES_LIMIT if column.endswith("_bytes") else None
+
 
 Column = npt.NDArray[np.generic]
 

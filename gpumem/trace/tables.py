@@ -7,7 +7,7 @@ members lie, the events.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -29,6 +29,7 @@ from gpumem.trace.model import (
     StreamRow,
     ThreadRow,
     Trace,
+    limit_of,
 )
 from gpumem.vocabulary import BlockState, EventIndex, MarkKind, StackId
 
@@ -144,18 +145,22 @@ def decode_threads(content: bytes, where: str) -> list[ThreadRow]:
     return _rows("threads", content, where, lambda row, system_id, name: ThreadRow(row, system_id, name))
 
 
-def decode_readings(content: bytes, where: str) -> list[Reading]:
-    """The NVML readings in order of time."""
-    return _rows("readings", content, where, _reading)
+def decode_readings(content: bytes, where: str, event_count: int) -> list[Reading]:
+    """The NVML readings in order of time, each of an event that there is."""
+    readings = _rows("readings", content, where, _reading)
+    _check_events((one.event for one in readings), where, event_count)
+    return readings
 
 
-def decode_marks(content: bytes, where: str) -> list[Mark]:
-    """The marks in order of their events."""
+def decode_marks(content: bytes, where: str, event_count: int) -> list[Mark]:
+    """The marks in order of their events, each of one that there is."""
 
     def mark(_: int, kind: str, name: str, step: int | None, event: int, time_ns: int) -> Mark:
         return Mark(MarkKind(kind), name, step, EventIndex(event), time_ns)
 
-    return _rows("marks", content, where, mark)
+    marks = _rows("marks", content, where, mark)
+    _check_events((one.event for one in marks), where, event_count)
+    return marks
 
 
 def decode_initial_blocks(content: bytes, where: str) -> list[InitialBlock]:
@@ -166,6 +171,11 @@ def decode_initial_blocks(content: bytes, where: str) -> list[InitialBlock]:
         return InitialBlock(**{**values, "state": BlockState(values["state"])})
 
     return _rows("initial_blocks", content, where, block)
+
+
+def _check_events(events: Iterable[EventIndex], where: str, event_count: int) -> None:
+    if not all(-1 <= event < event_count for event in events):
+        raise TraceTruncated(f"{where} is damaged: it names events that do not exist.")
 
 
 def _reading_fields(row: Reading) -> tuple[object, ...]:
@@ -220,14 +230,20 @@ def _decode(name: str, content: bytes, where: str) -> pa.Table:
         table = pq.ParquetFile(pa.BufferReader(content)).read(columns=schema.names, use_threads=False)
         table = table.select(schema.names).cast(schema)
         table.validate(full=True)  # text that is no UTF-8, for one
-        for one in schema:
-            if one.name.endswith("_bytes"):
-                table.column(one.name).cast(pa.int64())  # no such figure fills 64 bits
+        _check_limits(table)
     except PARQUET_ERRORS as error:
         raise TraceTruncated(f"{where} is damaged: {first_line(error)}.") from error
     if any(table[field.name].null_count and not field.nullable for field in schema):
         raise TraceTruncated(f"{where} is damaged: a column that has no nulls holds some.")
     return table
+
+
+def _check_limits(table: pa.Table) -> None:
+    """Raises ValueError where a column holds a figure that there cannot be."""
+    for name in table.column_names:
+        limit = limit_of(name)
+        if limit is not None and any(value >= limit for value in table.column(name).drop_null().to_pylist()):
+            raise ValueError(f"its {name} column holds impossible figures")
 
 
 def _rows(name: str, content: bytes, where: str, make: Callable[..., Row]) -> list[Row]:

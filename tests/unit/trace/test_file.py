@@ -13,7 +13,7 @@ import pytest
 from gpumem.errors import TargetExists, TraceForeign, TraceNotFound, TraceTruncated, TraceVersionUnsupported
 from gpumem.trace.file import PART_ROWS, read_trace, write_trace
 from gpumem.trace.model import EVENT_COLUMNS, ColumnEvents, Trace
-from gpumem.vocabulary import EventKind
+from gpumem.vocabulary import EventIndex, EventKind
 from trace_builder import KiB, MiB, TraceBuilder
 
 
@@ -137,7 +137,7 @@ def test_newer_minor_version_is_read_and_another_major_refused(tmp_path: Path) -
         ({"devices": [3]}, TraceTruncated),
         ({"versions": {"a": 1}}, TraceTruncated),
         ({"duration_ns": "long"}, TraceTruncated),
-        ({"duration_ns": 1 << 63}, TraceTruncated),
+        ({"duration_ns": 1 << 62}, TraceTruncated),
     ],
 )
 def test_wrong_meta_is_refused_with_the_path(tmp_path: Path, changes: dict[str, object], kind: type[Exception]) -> None:
@@ -176,8 +176,8 @@ def test_figures_of_a_whole_64_bits_are_written_and_are_damage_to_a_reader(tmp_p
     path = tmp_path / "a.gpumem"
     write_trace(changed(small_trace(), "block_bytes", (1 << 63) - 1), path)
     assert (1 << 63) - 1 in all_columns(read_trace(path))["block_bytes"]
-    for name in ("requested_bytes", "block_bytes", "split_bytes"):
-        write_trace(changed(small_trace(), name, 1 << 63), path, force=True)
+    for name, value in {"requested_bytes": 1 << 63, "block_bytes": 1 << 63, "time_ns": 1 << 62}.items():
+        write_trace(changed(small_trace(), name, value), path, force=True)
         with pytest.raises(TraceTruncated, match=f"its {name} column holds impossible figures"):
             all_columns(read_trace(path))
 
@@ -185,15 +185,30 @@ def test_figures_of_a_whole_64_bits_are_written_and_are_damage_to_a_reader(tmp_p
 def test_readings_and_first_blocks_of_impossible_bytes_are_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.gpumem"
     read = TraceBuilder().reading(process_bytes=1 << 63).build()
-    write_trace(read, path)
-    with pytest.raises(TraceTruncated, match=r"readings\.parquet is damaged"):
-        read_trace(path)
+    late = replace(read, readings=[replace(read.readings[0], process_bytes=None, time_ns=1 << 62)])
+    for trace, name in ((read, "process_bytes"), (late, "time_ns")):
+        write_trace(trace, path, force=True)
+        with pytest.raises(TraceTruncated, match=rf"readings\.parquet is damaged: its {name} column holds impossible"):
+            read_trace(path)
     begun = TraceBuilder().initial("old", 512).build()
     write_trace(
         replace(begun, initial_blocks=[replace(begun.initial_blocks[0], segment_bytes=1 << 63)]), path, force=True
     )
     with pytest.raises(TraceTruncated, match=r"initial_blocks\.parquet is damaged"):
         read_trace(path)
+
+
+@pytest.mark.parametrize("event", [-2, 3])
+def test_mark_or_reading_of_an_event_that_does_not_exist_is_damage(tmp_path: Path, event: int) -> None:
+    trace, path = TraceBuilder().reading().mark("a").mark("b").step().build(), tmp_path / "a.gpumem"
+    odd = EventIndex(event)
+    for member, damaged in {
+        "marks": replace(trace, marks=[replace(trace.marks[0], event=odd)]),
+        "readings": replace(trace, readings=[replace(trace.readings[0], event=odd)]),
+    }.items():
+        write_trace(damaged, path, force=True)
+        with pytest.raises(TraceTruncated, match=rf"{member}\.parquet is damaged: it names events that do not exist"):
+            read_trace(path)
 
 
 def test_links_in_a_circle_are_damage(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpumem.errors import TraceTruncated
-from gpumem.trace.model import EVENT_COLUMNS, Column, EventBatch, limit_of
+from gpumem.trace.model import EVENT_COLUMNS, TIME_NS_LIMIT, Column, EventBatch, limit_of
 from gpumem.vocabulary import EventIndex
 
 ROW_GROUP_ROWS = 1 << 20
@@ -101,20 +101,26 @@ def encode_events(columns: Mapping[str, Column], window: PartWindow | None = Non
 
 
 def decode_window(content: bytes, where: str) -> PartWindow:
-    """What the part `content` says of its journal window; raises TraceTruncated when it says nothing."""
+    """What the part `content` says of its journal window; raises TraceTruncated when it says nothing that fits it."""
     try:
-        fields = json.loads(pq.ParquetFile(pa.BufferReader(content)).metadata.metadata[WINDOW_KEY])
-        return PartWindow(
-            fields["first_record"],
-            fields["record_count"],
-            fields["records_lost"],
-            fields["last_time_ns"],
-            tuple((first, end) for first, end in fields["removed"]),
-            tuple(PartMark(*mark) for mark in fields["marks"]),
+        metadata = pq.ParquetFile(pa.BufferReader(content)).metadata
+        fields = json.loads(metadata.metadata[WINDOW_KEY])
+        window = PartWindow(
+            _count(fields["first_record"]),
+            _count(fields["record_count"]),
+            _count(fields["records_lost"]),
+            _count(fields["last_time_ns"]),
+            tuple((_count(first), _count(end)) for first, end in fields["removed"]),
+            tuple(
+                PartMark(_count(row), _count(name), _count(step + 1) - 1, _count(time_ns))
+                for row, name, step, time_ns in fields["marks"]
+            ),
             str(fields.get("filled", "")),
         )
-    except PARQUET_ERRORS as error:
+        _check_rows(window, metadata.num_rows)
+    except (*PARQUET_ERRORS, RecursionError) as error:
         raise TraceTruncated(f"{where} is damaged: it does not say which window it was made of.") from error
+    return window
 
 
 class EventPart(Protocol):
@@ -242,6 +248,23 @@ class _GroupReading:
             limit = limit_of(name)
             if limit is not None and int(array.max(initial=0)) >= limit:
                 raise TraceTruncated(f"{part.where} is damaged: its {name} column holds impossible figures.")
+
+
+def _count(value: object) -> int:
+    """The count, position or time that `value` is; raises ValueError when it is none."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < TIME_NS_LIMIT:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _check_rows(window: PartWindow, row_count: int) -> None:
+    """Raises ValueError unless the window's rows are just those of its part, its ranges in order and its marks there."""
+    bounds = [window.first_record, *(bound for pair in window.removed for bound in pair)]
+    end = window.first_record + window.record_count
+    if sorted(bounds) != bounds or bounds[-1] > end or window.row_count != row_count:
+        raise ValueError(f"it has {row_count} rows")
+    if any(mark.row >= row_count for mark in window.marks):
+        raise ValueError("a mark has no row")
 
 
 def _arrow_column(name: str, column: Column) -> pa.Array:

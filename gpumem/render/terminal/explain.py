@@ -248,5 +248,5 @@ def _bar(row: _Row, whole: int, width: int, page: Page) -> str:
     glyph = page.glyphs.light if row.is_parent else page.glyphs.medium if row.held_bytes < 0 else page.glyphs.full
     if row.held_bytes and end == first:
         first, end, glyph = min(first, width - 1), first + 1, page.glyphs.sparse
-    first, end = max(0, first), min(width, end)
+    first, end = min(max(0, first), width), min(width, end)
     return fit_left(" " * first + glyph * (end - first), width)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from rich.text import Text
 
 from explained_traces import explained_trace, lay, read, unrecorded_trace
@@ -129,3 +131,15 @@ def checked(text: Text, page: Page) -> str:
         assert line == line.rstrip(), line
         assert page.glyphs is UNICODE or line.isascii() or "\\" in line, line
     return text.plain
+
+
+def test_bars_of_a_card_smaller_than_what_it_holds_stay_within_their_room() -> None:
+    builder = TraceBuilder(block_bytes_known=True).segment(2 * MiB).alloc("a", 512)
+    builder.reading(total_bytes=64 * MiB, used_bytes=1 << 46, free_bytes=0, process_bytes=1 << 45)
+    explanation = find_explanation(builder.build(), parse_moment("end"))
+    tracemalloc.start()
+    text = render_explanation(explanation, PAGES["120"])
+    drawn_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert max(cell_len(line) for line in text.plain.splitlines()) <= 120
+    assert drawn_bytes < 4 * MiB

@@ -123,13 +123,14 @@ def _explain_running(pid: int | None, moment: str | None, as_json: bool, device:
 
         print_json(render_json(live, recorded))
         return
+    from rich.text import Text
+
     from gpumem.render.terminal.explain import render_explanation
     from gpumem.render.terminal.live import render_live
 
     print_page(lambda page: render_live(live, page))
     if recorded is not None:
-        click.echo()
-        print_page(lambda page: render_explanation(recorded, page))
+        print_page(lambda page: Text("\n").append(render_explanation(recorded, page)))
 
 
 def _read_machine(pid: int | None) -> MachineNow:

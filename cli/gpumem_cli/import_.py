@@ -5,11 +5,13 @@ Owns: its flags and the line it says. Must not know: how formats are read.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 
 from gpumem_cli.options import check_path
+from gpumem_cli.output import print_note
 
 
 @click.command("import")
@@ -33,5 +35,7 @@ def import_(source: str, output: str | None, force: bool, quiet: bool) -> None:
     made = import_trace(Path(source), None if output is None else Path(output), force=force)
     if not quiet:
         ended = ", its program still runs" if made.is_partial else ending(made.ended_by)
-        click.echo(f"gpumem: wrote {made.path}: {counted(made.event_count, 'event')}{ended}", err=True)
-        click.echo(f"gpumem: next: gpumem summary {made.path}", err=True)
+        print_note(
+            f"gpumem: wrote {made.path}: {counted(made.event_count, 'event')}{ended}",
+            f"gpumem: next: gpumem summary {shlex.quote(str(made.path))}",
+        )

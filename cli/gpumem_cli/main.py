@@ -16,7 +16,8 @@ from difflib import get_close_matches
 import click
 
 from gpumem import __version__
-from gpumem.errors import GpumemError
+from gpumem.errors import GpumemError, InputError
+from gpumem_cli.output import drop_rest, open_missing_streams, print_note
 
 EXIT_INTERRUPTED = 130
 EXIT_USAGE = 2
@@ -170,6 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; the exit code."""
+    open_missing_streams()
     _make_streams_tolerant()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["help"]:
@@ -187,6 +189,13 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
+    except MemoryError:
+        _say("This process ran out of memory; give it more, or open less at a time.")
+        return InputError.exit_code
+    except OSError as error:  # what nobody foresaw: a disk that fails meanwhile, no room for the text of --help
+        drop_rest(sys.stdout)
+        _say(_system_sentence(error))
+        return InputError.exit_code
     return code if isinstance(code, int) else 0
 
 
@@ -206,8 +215,13 @@ def _usage_sentence(error: click.UsageError, words: Sequence[str]) -> str:
     return f"{sentence}{'' if sentence.endswith('?') else '.'} See {command} --help."
 
 
+def _system_sentence(error: OSError) -> str:
+    where = "" if error.filename is None else f" ({error.filename})"
+    return f"The system could not go on: {error.strerror or error}{where}; see to that and try again."
+
+
 def _say(text: str) -> None:
     from gpumem.render.text import printable
 
     sentence = " ".join(line.strip() for line in text.splitlines() if line.strip())
-    click.echo(f"gpumem: {printable(sentence)}", err=True)
+    print_note(f"gpumem: {printable(sentence)}")

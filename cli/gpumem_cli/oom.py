@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpumem_cli import options
+from gpumem_cli.output import print_json, print_note, print_page
 
 if TYPE_CHECKING:
     from gpumem.trace.oom_message import OomLog
@@ -32,14 +33,13 @@ def oom(log: str, as_json: bool, top: int, rank: int | None) -> None:
     from gpumem.importers.oom_log import read_oom_log
 
     if log == "-" and sys.stdin.isatty():
-        click.echo("Paste the error, then press Ctrl-D.", err=True)
+        print_note("Paste the error, then press Ctrl-D.")
     print_oom(read_oom_log(log), as_json=as_json, top=top, rank=rank)
 
 
 def print_oom(log: OomLog, *, as_json: bool, top: int = TOP, rank: int | None = None) -> None:
     """Prints what the messages of a log mean."""
     from gpumem.analyses.oom import explain_log
-    from gpumem_cli.output import print_json, print_page
 
     findings = explain_log(log, rank=rank)
     if as_json:

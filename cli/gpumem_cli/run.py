@@ -6,7 +6,6 @@ Owns: its flags, and what is said on stderr when the program has ended. Must not
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import click
 from gpumem.units import parse_capacity
 from gpumem.vocabulary import AllocatorChoice
 from gpumem_cli.options import check_path, seconds
+from gpumem_cli.output import print_note
 
 if TYPE_CHECKING:
     from gpumem.recorder.supervisor import RunOutcome
@@ -176,7 +176,7 @@ def _say_what_came_of_it(outcome: RunOutcome) -> None:
 
 
 def _say(lines: Sequence[str]) -> None:
-    sys.stderr.write("".join(f"gpumem: {line}\n" for line in lines))
+    print_note(*(f"gpumem: {line}" for line in lines))
 
 
 def _describe_traces(paths: Sequence[Path]) -> list[str]:

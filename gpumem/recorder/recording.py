@@ -21,6 +21,7 @@ from pathlib import Path
 from gpumem import __version__, abi
 from gpumem.errors import GpumemError
 from gpumem.recorder import startup
+from gpumem.recorder.notes import say
 from gpumem.recorder.nvml_judgement import open_sampling
 from gpumem.recorder.nvml_sampler import NvmlSampler, import_gate
 from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_rank, find_trace_path, is_taken, parse_spec
@@ -78,7 +79,7 @@ def ensure_started() -> bool:
                 begin(_find_armed_path(_process.armed), _process.armed)
             except GpumemError as error:
                 _process.armed = None
-                sys.stderr.write(f"gpumem: recording is off in process {os.getpid()}: {error}\n")
+                say(f"recording is off in process {os.getpid()}: {error}")
         return _process.recording is not None
 
 

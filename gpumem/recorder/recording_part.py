@@ -7,13 +7,13 @@ how a recording begins or is sealed.
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpumem.errors import UsageError
 from gpumem.recorder import recording
 from gpumem.recorder.marks import mark
+from gpumem.recorder.notes import say
 
 _told: set[str] = set()
 """The marks that this process has been told of: a block in a loop says it once."""
@@ -42,7 +42,7 @@ class RecordingPart:
         part = cls(outer, path.name, os.getpid())
         if part.name not in _told:
             _told.add(part.name)
-            sys.stderr.write(part._sentence())
+            say(part._sentence())
         mark(part.name)
         return part
 
@@ -65,8 +65,8 @@ class RecordingPart:
         else:
             cure = "start the program without GPUMEM_RECORD"
         return (
-            f"gpumem: this process is recorded already, into {self.outer.trace_path}; {self.name} is no file of its "
-            f"own but the part of it from mark:{self.name} to mark:{self.name}:2 (for the file, {cure}).\n"
+            f"this process is recorded already, into {self.outer.trace_path}; {self.name} is no file of its "
+            f"own but the part of it from mark:{self.name} to mark:{self.name}:2 (for the file, {cure})."
         )
 
 

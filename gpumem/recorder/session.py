@@ -16,6 +16,7 @@ from types import TracebackType
 
 from gpumem.errors import InputError, UsageError
 from gpumem.recorder import recording, torch_hook
+from gpumem.recorder.notes import say
 from gpumem.recorder.recording import ensure_started as ensure_started
 from gpumem.recorder.recording_part import RecordingPart
 from gpumem.recorder.sealer import Sealer
@@ -132,7 +133,7 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
         journal_folder = find_journal_folder(folder)
         if journal_folder != folder:
             self._spec = dataclasses.replace(self._spec, journal_folder=str(journal_folder))
-            sys.stderr.write(f"gpumem: {folder} cannot map files, so the journal stands in {journal_folder}.\n")
+            say(f"{folder} cannot map files, so the journal stands in {journal_folder}.")
 
 
 def _record_own_allocators() -> None:

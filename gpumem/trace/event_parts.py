@@ -258,7 +258,7 @@ def _count(value: object) -> int:
 
 
 def _check_rows(window: PartWindow, row_count: int) -> None:
-    """Raises ValueError unless the window's rows are just those of its part, its ranges in order and its marks there."""
+    """Raises ValueError unless the window has as many rows as its part, its ranges are in order and its marks rows."""
     bounds = [window.first_record, *(bound for pair in window.removed for bound in pair)]
     end = window.first_record + window.record_count
     if sorted(bounds) != bounds or bounds[-1] > end or window.row_count != row_count:

@@ -131,6 +131,22 @@ def test_record_inside_record_is_a_part_of_the_outer_trace_and_said_once(tmp_pat
     assert [mark.name for mark in only_trace(tmp_path).marks] == ["in.gpumem", "", "in.gpumem"] * 2
 
 
+@pytest.mark.parametrize("stderr", ["None", "open('/dev/full', 'w', buffering=1)", "closed"])
+def test_program_without_stderr_records_as_any_other(tmp_path: Path, stderr: str) -> None:
+    write_program(
+        tmp_path,
+        "import gpumem, sys\n"
+        "closed = open('/dev/null', 'w')\n"
+        "closed.close()\n"
+        f"kept, sys.stderr = sys.stderr, {stderr}\n"
+        "with gpumem.record('out.gpumem'), gpumem.record('in.gpumem'): gpumem.step()\n"
+        "sys.stderr = kept\n",
+    )
+    ended = run_python(tmp_path, "train.py")
+    assert (ended.code, ended.stderr.count(b"Error")) == (0, 0)
+    assert [mark.name for mark in only_trace(tmp_path).marks] == ["in.gpumem", "", "in.gpumem"]
+
+
 def test_part_that_raises_or_is_left_by_a_forked_child_does_not_change_the_programs_end(tmp_path: Path) -> None:
     write_program(
         tmp_path,

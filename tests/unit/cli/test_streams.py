@@ -1,0 +1,82 @@
+"""Standard streams that are full or closed: the exit code still says what came of it, one sentence says why."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpumem.trace.file import write_trace
+from training_trace import training_trace
+
+COMMAND = shlex.join([sys.executable, "-m", "gpumem_cli"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("streams")
+    write_trace(training_trace(), made / "a.gpumem")
+    return made
+
+
+def shell(words: str, folder: Path, *, unbuffered: bool = False) -> tuple[int, str]:
+    """Exit code and stderr of `gpumem WORDS` as a shell runs it."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1" if unbuffered else ""}
+    done = subprocess.run(
+        ["bash", "-c", f"{COMMAND} {words}"], capture_output=True, text=True, cwd=folder, env=environment
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("unbuffered", [False, True])
+@pytest.mark.parametrize("words", ["summary a.gpumem", "summary a.gpumem --json"])
+@pytest.mark.parametrize(
+    ("stdout", "reason"), [("/dev/full", "No space left on device"), ("&-", "Bad file descriptor")]
+)
+def test_report_that_cannot_be_written_is_said(
+    words: str, stdout: str, reason: str, folder: Path, unbuffered: bool
+) -> None:
+    assert shell(f"{words} >{stdout}", folder, unbuffered=unbuffered) == (
+        3,
+        f"gpumem: Standard output cannot be written: {reason}; send it to a file or a program that takes it.\n",
+    )
+
+
+def test_help_that_cannot_be_written_is_said(folder: Path) -> None:
+    code, note = shell("--help >/dev/full", folder)
+    assert (code, note.count("\n"), "No space left on device" in note) == (3, 1, True)
+
+
+@pytest.mark.parametrize("unbuffered", [False, True])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("summary a.gpumem 2>&- >/dev/null", 0),
+        ("summary nowhere 2>&-", 3),
+        ("summary nowhere 2>/dev/full", 3),
+        ("report a.gpumem -f -o a.html 2>&-", 0),
+        ("report a.gpumem -f -o a.html 2>/dev/full", 0),
+        ("summary a.gpumem <&- >&- 2>&-", 3),
+    ],
+)
+def test_code_is_right_where_nothing_can_be_said(words: str, code: int, folder: Path, unbuffered: bool) -> None:
+    assert shell(words, folder, unbuffered=unbuffered) == (code, "")
+
+
+def test_closed_standard_input_is_an_empty_one(folder: Path) -> None:
+    code, note = shell("oom - <&-", folder)
+    assert (code, note.startswith("gpumem: standard input is empty")) == (3, True)
+
+
+@pytest.mark.parametrize("streams", ["<&- >&- 2>&-", ">&-", "2>&-", "2>/dev/full"])
+def test_program_is_recorded_and_its_code_handed_on_without_standard_streams(streams: str, folder: Path) -> None:
+    code = "import gpumem; a = gpumem.Allocator(device='simulated'); a.alloc(512); raise SystemExit(7)"
+    ran, _ = shell(f"run -f -o b.gpumem -c {shlex.quote(code)} {streams}", folder)
+    assert ran == 7
+    found, _ = shell("summary b.gpumem >/dev/null", folder)
+    assert found == 0
+    (folder / "b.gpumem").unlink()

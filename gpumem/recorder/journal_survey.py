@@ -12,13 +12,12 @@ from pathlib import Path
 
 from gpumem.errors import GpumemError
 from gpumem.nvml import Nvml, Unavailable, open_nvml
+from gpumem.recorder.sealer import FinishedTrace
 from gpumem.recorder.target import Target
 from gpumem.trace.entries import JournalEntries
 from gpumem.trace.journal import JOURNAL_SUFFIX, Journal
+from gpumem.trace.journal_facts import TORCH_NOTE
 from gpumem.trace.journal_layout import WindowKind
-
-WHY_FACT = "note:torch"
-"""Why PyTorch's allocator was not recorded, in the words of the process itself; written at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +52,25 @@ def survey_journals(folder: Path, run_id: str) -> list[SurveyedJournal]:
     return found
 
 
-def find_reason_for_nothing(target: Target, journals: Sequence[SurveyedJournal]) -> str:
-    """Why a run recorded nothing, and what to do, in a sentence or two."""
-    if not journals and target.is_python:
+def find_reason_for_nothing(
+    target: Target, journals: Sequence[SurveyedJournal], dropped: Sequence[FinishedTrace]
+) -> str:
+    """Why a run recorded nothing, and what to do, in a sentence or two; `dropped`: traces that were sealed before the
+    run ended, and hold nothing.
+    """
+    has_begun = bool(journals or dropped)
+    if not has_begun and target.is_python:
         return "The program's recording could not begin, for the reason above."
     no_gpu = _find_no_gpu()
     if no_gpu is not None:
         return f"There is no GPU here: {no_gpu}. To see what a recording tells: gpumem demo"
-    if not journals:
+    if not has_begun:
         return (
             f"{target.name} started no Python that reads gpumem.pth; "
             "install gpumem for the interpreter that it runs, or give gpumem run the Python script itself."
         )
-    reasons = [str(json.loads(journal.facts[WHY_FACT])) for journal in journals if WHY_FACT in journal.facts]
+    notes = [*(journal.facts.get(TORCH_NOTE) for journal in journals), *(trace.torch_note for trace in dropped)]
+    reasons = [str(json.loads(note)) for note in notes if note is not None]
     return reasons[0] if reasons else "The program ended before it used CUDA."
 
 

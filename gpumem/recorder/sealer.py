@@ -31,6 +31,8 @@ class FinishedTrace:
     pid: int
     events: int
     ended_by: str
+    torch_note: str | None = None
+    """Why PyTorch's allocator was not recorded in it, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ class Sealer:
                     int(str(values["pid"])),
                     int(str(values["events"])),
                     str(values["ended_by"]),
+                    None if values["torch_note"] is None else str(values["torch_note"]),
                 )
             )
         elif "failed" in message:

@@ -120,14 +120,15 @@ def _finish(
     sealer.tell_ended(pid, describe_end(wait_status))
     sealer.tell_end()
     is_sealed = sealer.wait_until_done()
-    found = [trace for trace in sealer.finished if not _is_dropped(trace)]
+    dropped = [trace for trace in sealer.finished if _is_dropped(trace)]
+    found = [trace for trace in sealer.finished if trace not in dropped]
     traces = sorted(found, key=lambda trace: (trace.pid != pid, trace.path.name))
     unfinished = [] if is_sealed else [journal.path for journal in kept if journal.path.exists()]
     if request.output.is_apart and not unfinished and not any(journal.is_recording for journal in journals):
         request.output.journal_folder.rmdir()
     nothing = None
     if not traces and not kept:
-        nothing = find_reason_for_nothing(request.target, journals)
+        nothing = find_reason_for_nothing(request.target, journals, dropped)
     recording = [journal.pid for journal in journals if journal.is_recording]
     return RunOutcome(wait_status, duration_ns, traces, sealer.failed, unfinished, recording, sealer.complaint, nothing)
 

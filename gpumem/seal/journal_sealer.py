@@ -85,6 +85,11 @@ class JournalSealer:
         self._entries.update()
         return JournalFacts(self._entries.facts, str(self.path)).target or target_of(self.path)
 
+    def fact(self, key: str) -> str | None:
+        """What the process has said under `key` so far, as JSON; None where it has said nothing."""
+        self._entries.update()
+        return self._entries.facts.get(key)
+
     def seal_full_windows(self) -> int:
         """Seals the full windows that nothing open stands before; returns how many. Raises OutputUnwritable."""
         return self._seal_windows(only_full=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 from gpumem.errors import GpumemError, InputError, OutputUnwritable
 from gpumem.seal.journal_sealer import FinishedTrace, JournalBusy, JournalSealer
 from gpumem.trace.journal import JOURNAL_SUFFIX
+from gpumem.trace.journal_facts import TORCH_NOTE
 
 POLL_S = 0.1
 WAIT_FOR_WORD_S = 1.0
@@ -118,7 +119,9 @@ class RunSealer:
                 del self._sealings[path]
             elif self._is_ready(sealing):
                 is_replacing = sealing.sealer.target in self._replaced
-                self._say_finished(sealing.sealer.finish(self._ended_by(sealing), replace=is_replacing))
+                torch_note = sealing.sealer.fact(TORCH_NOTE)
+                finished = sealing.sealer.finish(self._ended_by(sealing), replace=is_replacing)
+                self._say_finished(finished, torch_note)
                 del self._sealings[path]
             else:
                 self._seal_on(sealing)
@@ -148,13 +151,14 @@ class RunSealer:
             return own
         return said or own or KILLED
 
-    def _say_finished(self, finished: FinishedTrace) -> None:
+    def _say_finished(self, finished: FinishedTrace, torch_note: str | None) -> None:
         words: dict[str, object] = {
             "journal": str(finished.journal),
             "path": str(finished.path),
             "pid": finished.pid,
             "events": finished.event_count,
             "ended_by": finished.ended_by,
+            "torch_note": torch_note,
         }
         if finished.path != finished.wanted_path:
             words["wanted_path"] = str(finished.wanted_path)

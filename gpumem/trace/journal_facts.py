@@ -18,6 +18,9 @@ from gpumem.trace.model import BYTES_LIMIT, DeviceFacts, TraceMeta
 from gpumem.trace.record_columns import Superseded
 from gpumem.vocabulary import NO_DEVICE, BlockState, TraceSource
 
+TORCH_NOTE = "note:torch"
+"""Why PyTorch's allocator was not recorded, in the words of the process itself; written at its end."""
+
 FrameKey = tuple[str, int, str]
 _TORCH_END = ("allocated_bytes_end", "allocated_bytes_peak", "reserved_bytes_end", "reserved_bytes_peak")
 _ADDRESS_LIMIT = 1 << 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,15 @@ def test_reason_for_nothing_is_the_programs(tmp_path: Path, text: str, sentence:
     assert sentence in ended.note
     assert ended.note.startswith("gpumem: Nothing was recorded of ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nvml", "train.py"]
+
+
+def test_reason_for_nothing_is_the_programs_where_its_trace_was_sealed_long_before_the_run_ended(
+    tmp_path: Path,
+) -> None:
+    write_program(tmp_path / "nvml", "__version__ = '2.11.0'\nclass version: cuda = None\n", "torch.py")
+    ended = run_recorded(tmp_path, "sh", "-c", f"{sys.executable} -c 'import torch'; sleep 3")
+    assert "torch 2.11.0 was built without CUDA" in ended.note
+    assert [path.name for path in tmp_path.iterdir()] == ["nvml"]
 
 
 def test_program_without_our_python_is_said_to_be_so(tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ def test_journal_closed_by_its_process_is_finished_with_what_was_said(tmp_path: 
         "pid": os.getpid(),
         "events": 1000,
         "ended_by": "exit 3",
+        "torch_note": None,
     }
     assert idle == {"idle": True}
     assert read_trace(tmp_path / "a.gpumem").meta.ended_by == "exit 3"

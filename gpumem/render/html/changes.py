@@ -37,7 +37,7 @@ def _device(page: PageFindings, diff: TraceDiff, device: DeviceDiff) -> Iterator
         yield tag("h3", f"Device {device.device}")
     head = _row("th", "", "Before", "After", "Change", "of before")
     rows = [_figure(figure_name(figure, device.basis), figure_of(device, figure)) for figure in Figure]
-    yield _table(head, [row for row in rows if row])
+    yield _table(head, [row for row in rows if row], kind="changed")
     changed = device.changed_sites
     same = len(device.by_site) - len(changed)
     unchanged = f"; {counted(same, 'other')} as before" if same else ""
@@ -52,10 +52,10 @@ def _groups(page: PageFindings, changed: Sequence[GroupDiff]) -> Iterator[Html]:
     widest = max(abs(group.delta_bytes) for group in changed)
     rows = [_group(page, group, widest) for group in changed[:DIFF_GROUPS_LISTED]]
     if len(changed) < GROUPS_SHOWN + GROUPS_FOLDED_LEAST:
-        yield _table(head, rows)
+        yield _table(head, rows, kind="changed")
         return
-    yield _table(head, rows[:GROUPS_SHOWN])
-    folded = [_table(head, rows[GROUPS_SHOWN:])]
+    yield _table(head, rows[:GROUPS_SHOWN], kind="changed")
+    folded = [_table(head, rows[GROUPS_SHOWN:], kind="changed")]
     rest = changed[DIFF_GROUPS_LISTED:]
     if rest:
         delta = format_bytes_delta(sum(group.delta_bytes for group in rest))
@@ -146,5 +146,5 @@ def _row(cell: str, name: str, *values: str) -> Html:
     return tag("tr", tag(cell, name), *(tag(cell, value, class_="number") for value in values))
 
 
-def _table(head: Html, rows: list[Html]) -> Html:
-    return tag("div", tag("table", tag("thead", head), tag("tbody", *rows)), class_="scroll")
+def _table(head: Html, rows: list[Html], kind: str = "plain") -> Html:
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *rows), class_=kind), class_="scroll")

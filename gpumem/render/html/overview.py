@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpumem.analyses.page import PageFindings, PageView
-from gpumem.render.html.markup import NOTHING, Html, foreign, foreign_line, sentence, tag
+from gpumem.render.html.markup import NOTHING, Html, foreign, foreign_line, sentence, short_name, tag
 from gpumem.render.html.notes import trace_notes
+from gpumem.render.html.peak_bar import peak_bar
 from gpumem.render.html.verdict import Figure, device_label, key_figures, oom_advice, oom_remarks, verdict_sentences
 from gpumem.render.summary_words import no_device_sentence
 from gpumem.units import counted, format_duration
 
 TRACES_NAMED = 3
 NAVIGATION = (
+    ("diff", "Changes"),
     ("ranks", "Processes"),
     ("verdict", "Verdict"),
-    ("diff", "Changes"),
     ("over-time", "Over time"),
     ("peak", "Peak"),
     ("sites", "Sites"),
@@ -27,7 +28,7 @@ NAVIGATION = (
     ("ledger", "nvidia-smi"),
     ("environment", "Environment"),
 )
-"""Sections by id; gm.js hides the links of those that a page lacks."""
+"""Sections by id, in the order of the page; start.js hides the links of those that a page lacks."""
 
 
 def header(page: PageFindings) -> Html:
@@ -66,6 +67,7 @@ def verdict_section(page: PageFindings) -> Html:
             "div",
             tag("p", _about(page, view), class_="quiet"),
             *(tag("p", sentence(text), class_="verdict") for text in verdict_sentences(view.summary, view.oom)),
+            peak_bar(page, view),
             _advice(page, view),
             tag("dl", *map(_figure, key_figures(view.summary)), class_="figures"),
             data_view=str(number),
@@ -81,6 +83,9 @@ def _what(page: PageFindings) -> str:
     if len(page.traces) == 1:
         meta = page.traces[0].summary.meta
         return foreign(meta.program or page.traces[0].summary.path)
+    names = [trace.summary.path.rsplit("/", 1)[-1] for trace in page.traces]
+    if page.diff is not None and names[0] != names[1]:
+        return " → ".join(map(short_name, names))
     return counted(len(page.traces), "trace")
 
 

@@ -73,10 +73,10 @@ def render_page(page: PageFindings) -> str:
 def _sections(page: PageFindings) -> Sequence[Html]:
     """The sections in the order of the page; figures are drawn into elements with data-figure."""
     sections = [title_section(page)]
-    if len(page.traces) > 1 and len(page.views) > 1:
-        sections.append(ranks_section(page))
     if page.diff is not None:
         sections.append(changes_section(page, page.diff))
+    if len(page.traces) > 1 and len(page.views) > 1:
+        sections.append(ranks_section(page))
     sections.append(verdict_section(page))
     if _has_figures(page):
         sections.append(_figure_section("over-time", "Memory over time", "curves", _preview(page)))

@@ -82,7 +82,8 @@ def _holder_sentence(device: DeviceSummary) -> Iterator[str]:
     if not peak.by_site or not peak.held_bytes:
         return
     first, *others = peak.by_site[:SITES_NAMED]
-    text = f"{site_name(first.site)} held {format_bytes(first.held_bytes)} of them"
+    name = "Code without a Python stack" if first.site is None else site_name(first.site)
+    text = f"{name} held {format_bytes(first.held_bytes)} of them"
     text += f" ({format_share(first.held_bytes, peak.held_bytes)}, {counted(first.block_count, 'block')})"
     if others:
         together = sum(one.held_bytes for one in peak.by_site[: 1 + len(others)])

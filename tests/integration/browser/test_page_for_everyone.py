@@ -193,3 +193,21 @@ def test_a_peak_out_of_sight_is_not_told(training: OpenedPage) -> None:
     training.tab.keyboard.press("0")
     training.settle()
     assert training.run("() => GM.state.bands.peak_x") is not None
+
+
+def test_a_site_of_the_peak_is_marked_from_the_first_screen(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("gpt2_train")) as page:
+        bar = page.tab.locator(".peak-bar").bounding_box()
+        assert bar is not None
+        assert bar["y"] + bar["height"] < 500
+        button = page.tab.locator(".peak button").nth(1)
+        button.focus()
+        page.tab.keyboard.press("Enter")
+        site = int(button.get_attribute("data-mark") or -1)
+        assert page.run("() => GM.state.site") == site
+        assert button.get_attribute("aria-pressed") == "true"
+        colour = "(at) => getComputedStyle(document.querySelectorAll('.peak-bar > span')[at]).backgroundColor"
+        swatch = page.tab.locator(f'#sites-table tr[data-site="{site}"] .dot')
+        assert page.run(colour, 1) == swatch.evaluate("(one) => getComputedStyle(one).backgroundColor")
+        page.tab.keyboard.press("Space")
+        assert page.run("() => GM.state.site") is None

@@ -310,6 +310,7 @@ def test_changes_beyond_the_first_are_folded_and_say_how_much_they_hold(browser:
         summary = page.tab.locator("#diff details.more summary")
         assert summary.inner_text() == "20 more sites: together 20.00 MiB before and 60.00 MiB after (+40.00 MiB)"
         folded = page.run("() => document.getElementById('diff').offsetHeight")
+        assert all(row.bounding_box()["height"] < 90 for row in rows.all() if row.is_visible())  # type: ignore[index]
         summary.click()
         assert all(row.is_visible() for row in rows.all())
         assert page.run("() => document.getElementById('diff').offsetHeight") > 1.5 * folded

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from gpumem.heap.instants import find_instant
 from gpumem.render.html.ledger import ledger_section
 from gpumem.render.html.markup import sentence
 from gpumem.render.html.page import SCRIPTS, STYLES, render_page
+from gpumem.render.html.peak_bar import SITE_COLOURS
 from gpumem.render.oom_advice import finding_text, is_advice
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import parse_moment
@@ -269,7 +271,9 @@ def test_two_traces_are_compared_and_each_can_be_shown() -> None:
     assert [view["trace"] for view in found["views"]] == [0, 1]
     assert found["first_view"] == 0
     marked = [
-        int(attributes["data-mark"] or -1) for _, attributes in Elements(page).elements if "data-mark" in attributes
+        int(attributes["data-mark"] or -1)
+        for name, attributes in Elements(page).elements
+        if name == "tr" and "data-mark" in attributes
     ]
     assert [found["sites"][number]["line"] for number in marked] == [41]
 
@@ -327,3 +331,36 @@ def test_any_two_traces_make_a_page(one: tuple[Trace, int, bool], other: tuple[T
     devices = [sorted(view["device"] for view in found["views"] if view["trace"] == number) for number in (0, 1)]
     known = [sorted(plain_states(trace, known=known)) for trace, _, known in (one, other)]
     assert all(set(plain) <= set(drawn) for plain, drawn in zip(known, devices, strict=True))
+
+
+def test_peak_is_one_bar_of_the_sites_that_held_most_named_with_bytes_and_share() -> None:
+    builder = TraceBuilder(block_bytes_known=True).segment(200 * MiB)
+    for number, mebibytes in enumerate((40, 20, 10, 8, 7, 6, 5, 4)):
+        builder.alloc(f"b{number}", mebibytes * MiB, stack=[("/w/train.py", number + 1, f"layer_{number}")])
+    text = render_page(find_page([builder.build()]))
+    bar = text[text.index('class="peak-bar"') : text.index('class="figures"')]
+    assert re.findall(r"width:([\d.]+)%", bar) == ["40.00", "20.00", "10.00", "8.00", "7.00", "6.00", "9.00"]
+    assert re.findall(r"background:var\(--([\w-]+)\)", bar)[:7] == [*(f"site-{n}" for n in range(6)), "idle"]
+    assert re.findall(r">(\w+ \(train.py:\d\))<", bar) == [f"layer_{n} (train.py:{n + 1})" for n in range(6)]
+    assert "40.00 MiB (40.0 %)" in bar
+    assert "2 other sites" in bar
+    assert "9.00 MiB (9.0 %)" in bar
+
+
+def test_site_colours_of_text_scripts_and_styles_are_as_many() -> None:
+    assets = files("gpumem.render.html") / "assets"
+    assert f"const SITE_COLOURS = {SITE_COLOURS};" in (assets / "gm.js").read_text(encoding="utf-8")
+    colours = re.findall(r"--site-(\d+):", (assets / "page.css").read_text(encoding="utf-8"))
+    assert sorted(map(int, colours)) == sorted([*range(SITE_COLOURS)] * 3)
+
+
+def test_blocks_without_a_stack_begin_a_sentence_with_a_capital() -> None:
+    trace = TraceBuilder(block_bytes_known=True).segment(20 * MiB).alloc("a", MiB).build()
+    assert "Code without a Python stack held 1.00 MiB of them" in Elements(render_page(find_page([trace]))).text
+
+
+def test_a_comparison_begins_with_what_changed_under_the_names_of_both() -> None:
+    traces = [replace(training_trace(block_bytes_known=True), path=Path(name)) for name in ("a.gpumem", "b.gpumem")]
+    text = render_page(find_page(traces))
+    assert "<h1>a.gpumem → b.gpumem</h1>" in text
+    assert re.findall(r'<section id="([\w-]+)"', text)[:4] == ["title", "diff", "ranks", "verdict"]

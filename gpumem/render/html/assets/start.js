@@ -6,7 +6,11 @@ function wireSwitches() {
   theme.addEventListener("change", () => GM.setTheme(theme.value));
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => GM.setTheme(theme.value));
   document.getElementById("selected-clear").addEventListener("click", () => GM.select(null));
-  for (const row of document.querySelectorAll("[data-mark]")) GM.pickable(row, () => GM.page && GM.toggle(Number(row.dataset.mark)));
+  for (const one of document.querySelectorAll("[data-mark]")) {
+    const pick = () => GM.page && GM.toggle(Number(one.dataset.mark));
+    if (one.tagName === "BUTTON") one.addEventListener("click", pick);
+    else GM.pickable(one, pick);
+  }
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && GM.state.site !== null) GM.select(null);
   });

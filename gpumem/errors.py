@@ -13,6 +13,7 @@
         AllocatorNotRecorded    the trace holds no events of an allocator
         OutputUnwritable
           JournalUnmappable     a journal needs a file system that maps and reserves files
+          JournalTaken          another process made a journal of this name a moment before
       TrackerUnavailable        exit 3: PyTorch's own allocator cannot be recorded here
       DeviceUnavailable         exit 3: there is no such GPU, or it refuses
       OutOfMemoryError          exit 3: our allocator cannot serve a request
@@ -97,6 +98,10 @@ class OutputUnwritable(InputError):
 
 class JournalUnmappable(OutputUnwritable):
     """The file system cannot map or reserve files: the journal has to stand in another folder."""
+
+
+class JournalTaken(OutputUnwritable):
+    """There is a journal of this name by now: another process chose it at the same time."""
 
 
 class NativeCoreError(GpumemError):

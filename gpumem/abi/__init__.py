@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from gpumem.abi.library import open_interface
-from gpumem.errors import JournalUnmappable, NativeCoreError, OutputUnwritable
+from gpumem.abi.library import encode_text, open_interface
+from gpumem.errors import JournalTaken, JournalUnmappable, NativeCoreError, OutputUnwritable
 from gpumem.vocabulary import EventFlag, EventKind, ScopeId, StackId
 
 ABI_HASH = "ef62a934d6b893aa72cc4e9a8f603dda883089b2efc064a9141aad92900aa5f2"
@@ -206,7 +206,8 @@ def start_recording(
     """Creates the journal and records into it from now on.
 
     A forked child records into `fork_path_pattern` with "%d" replaced by its pid, or not at all without one. Raises
-    JournalUnmappable where the file system cannot hold a journal, OutputUnwritable where it cannot be created.
+    JournalUnmappable where the file system cannot hold a journal, JournalTaken where it is there already, and
+        OutputUnwritable where it cannot be created.
     """
     assert len(run_id) == 16
     pattern = None if fork_path_pattern is None else os.fsencode(fork_path_pattern)
@@ -283,7 +284,7 @@ def record_event(
 def record_mark(kind: EventKind, name: str | None, step: int) -> int | None:
     """Records a mark (`name`) or the end of step number `step`; its event number, None when nothing is recorded."""
     position = c_uint64()
-    encoded = None if name is None else _encode(name)
+    encoded = None if name is None else encode_text(name)
     status = _core().gm_record_mark(kind, encoded, step, byref(position))
     return int(position.value) if status == Status.OK else None
 
@@ -311,13 +312,13 @@ def record_reading(
 def record_fact(key: str, json_text: str) -> None:
     """Records a fact for meta.json: a JSON value by key; a later one of the same key replaces it."""
     encoded = json_text.encode("utf-8", "surrogatepass")
-    _core().gm_record_fact(_encode(key), encoded, len(encoded))
+    _core().gm_record_fact(encode_text(key), encoded, len(encoded))
 
 
 def push_scope(name: str) -> ScopeId:
     """Enters scope `name` inside the calling thread's scope; its id, 0 when nothing is recorded."""
     scope = c_uint32()
-    _core_with_gil().gm_scope_push(_encode(name), byref(scope))
+    _core_with_gil().gm_scope_push(encode_text(name), byref(scope))
     return ScopeId(scope.value)
 
 
@@ -328,7 +329,7 @@ def pop_scope() -> None:
 
 def name_thread(name: str) -> None:
     """Names the calling thread in the trace (63 bytes at most)."""
-    _core().gm_thread_name(_encode(name))
+    _core().gm_thread_name(encode_text(name))
 
 
 def wait_segment_event(seen: int, timeout_ms: int) -> int:
@@ -372,11 +373,6 @@ def stop_walker() -> None:
 # ---- loading ----
 
 
-def _encode(text: str) -> bytes:
-    """UTF-8 up to the first NUL; lone surrogates, which no reader could decode, become question marks."""
-    return text.encode("utf-8", "replace").split(b"\0", 1)[0]
-
-
 def _journal_error(path: Path, status: Status, error_number: int) -> OutputUnwritable:
     reason = os.strerror(error_number) if error_number else "not supported"
     if status is Status.NO_MEMORY:
@@ -390,7 +386,8 @@ def _journal_error(path: Path, status: Status, error_number: int) -> OutputUnwri
             f"{path}: no room for a journal, which takes 24 MiB at least ({reason}); make room or choose another "
             "folder with -o."
         )
-    return OutputUnwritable(f"{path} cannot be created ({reason}); choose another folder with -o.")
+    kind = JournalTaken if error_number == errno.EEXIST else OutputUnwritable
+    return kind(f"{path} cannot be created ({reason}); choose another folder with -o.")
 
 
 def _library_folders() -> Iterator[Path]:

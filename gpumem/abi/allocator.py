@@ -26,7 +26,7 @@ from gpumem.abi.allocator_layout import (
     CCounter,
     HeapTaker,
 )
-from gpumem.abi.library import open_interface
+from gpumem.abi.library import decode_text, encode_text, open_interface
 from gpumem.errors import DeviceFailed, DeviceUnavailable, NativeCoreError, UsageError
 from gpumem.vocabulary import BlockState
 
@@ -237,8 +237,8 @@ class NativeAllocator:
         raw = CAllocatorDevice()
         self._require(self._core.gm_allocator_get_device(self._handle, byref(raw)))
         return DeviceDescription(
-            name=raw.name.decode(errors="replace"),
-            uuid=raw.uuid.decode(errors="replace") or None,
+            name=decode_text(raw.name),
+            uuid=decode_text(raw.uuid) or None,
             memory_bytes=raw.memory_bytes,
             free_bytes=raw.free_bytes,
             limit_bytes=None if raw.limit_bytes == NO_LIMIT else raw.limit_bytes,
@@ -248,14 +248,14 @@ class NativeAllocator:
         """How the last call that ended with DEVICE_FAILED failed, in the driver's words."""
         text = ctypes.create_string_buffer(TEXT_CAPACITY)
         require_ok(self._core.gm_allocator_get_failure(self._handle, text, TEXT_CAPACITY))
-        return text.value.decode(errors="replace")
+        return decode_text(text.value)
 
     def find_contradiction(self) -> str | None:
         """Which conservation equation does not hold; None when all do. Walks the whole heap."""
         text = ctypes.create_string_buffer(TEXT_CAPACITY)
         status = Status(self._core.gm_allocator_check(self._handle, text, TEXT_CAPACITY))
         if status is Status.UNSOUND:
-            return text.value.decode(errors="replace")
+            return decode_text(text.value)
         self._require(status)
         return None
 
@@ -284,11 +284,11 @@ def create_allocator(
     Raises UsageError for settings that PyTorch's allocator would refuse, DeviceUnavailable where there is no such GPU.
     """
     limit = NO_LIMIT if limit_bytes is None else limit_bytes
-    options = CAllocatorOptions(settings.encode(), memory_bytes or 0, limit, kind, device)
+    options = CAllocatorOptions(encode_text(settings), memory_bytes or 0, limit, kind, device)
     handle = c_void_p()
     error = ctypes.create_string_buffer(TEXT_CAPACITY)
     status = load_core().gm_allocator_create(byref(options), byref(handle), error, TEXT_CAPACITY)
-    reason = error.value.decode(errors="replace")
+    reason = decode_text(error.value)
     if status == Status.BAD_SETTINGS:
         raise UsageError(reason)
     if status == Status.NO_DEVICE:
@@ -303,9 +303,9 @@ def create_allocator(
 def prepare_torch(settings: str) -> None:
     """Settings of the allocators that PyTorch will get; raises UsageError when they are not the allocator's."""
     error = ctypes.create_string_buffer(TEXT_CAPACITY)
-    status = load_core().gm_torch_prepare(settings.encode(), error, TEXT_CAPACITY)
+    status = load_core().gm_torch_prepare(encode_text(settings), error, TEXT_CAPACITY)
     if status == Status.BAD_SETTINGS:
-        raise UsageError(error.value.decode(errors="replace"))
+        raise UsageError(decode_text(error.value))
     require_ok(status)
 
 
@@ -320,7 +320,7 @@ def start_torch_allocator(device: int) -> NativeAllocator:
     handle = c_void_p()
     error = ctypes.create_string_buffer(TEXT_CAPACITY)
     if load_core().gm_torch_start(device, byref(handle), error, TEXT_CAPACITY) or not handle.value:
-        raise DeviceUnavailable(f"{error.value.decode(errors='replace')}; gpumem doctor says more.")
+        raise DeviceUnavailable(f"{decode_text(error.value)}; gpumem doctor says more.")
     return NativeAllocator(handle.value, owned=False)
 
 
@@ -328,7 +328,7 @@ def answer_cache_info() -> str | None:
     """Makes cudnn.benchmark work under our allocator; why not, where this PyTorch does not let it."""
     reason = ctypes.create_string_buffer(TEXT_CAPACITY)
     status = load_core().gm_torch_answer_cache_info(reason, TEXT_CAPACITY)
-    return reason.value.decode(errors="replace") if status else None
+    return decode_text(reason.value) if status else None
 
 
 def statistics_by_name(statistics: AllocatorStatistics) -> Mapping[str, Mapping[str, Counter]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gpumem.abi.allocator import TEXT_CAPACITY, Status, load_core
 from gpumem.abi.allocator_layout import CAllocatorGpu
+from gpumem.abi.library import decode_text
 from gpumem.errors import DeviceUnavailable
 
 
@@ -30,7 +31,7 @@ def count_gpus() -> tuple[int, str | None]:
     count = c_uint32()
     error = ctypes.create_string_buffer(TEXT_CAPACITY)
     status = load_core().gm_allocator_count_gpus(byref(count), error, TEXT_CAPACITY)
-    return count.value, error.value.decode(errors="replace") if status else None
+    return count.value, decode_text(error.value) if status else None
 
 
 def find_current_gpu() -> int | None:
@@ -44,10 +45,10 @@ def describe_gpu(device: int) -> Gpu:
     raw = CAllocatorGpu()
     error = ctypes.create_string_buffer(TEXT_CAPACITY)
     if load_core().gm_allocator_get_gpu(device, byref(raw), error, TEXT_CAPACITY) != Status.OK:
-        raise DeviceUnavailable(f"GPU {device} cannot be used: {error.value.decode(errors='replace')}.")
+        raise DeviceUnavailable(f"GPU {device} cannot be used: {decode_text(error.value)}.")
     return Gpu(
-        name=raw.name.decode(errors="replace"),
-        uuid=raw.uuid.decode(errors="replace"),
+        name=decode_text(raw.name),
+        uuid=decode_text(raw.uuid),
         memory_bytes=raw.memory_bytes,
         has_expandable_segments=bool(raw.has_expandable_segments),
     )

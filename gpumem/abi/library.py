@@ -1,6 +1,7 @@
 """Opening one interface of the native library: its prototypes set, its version held to what this package was made for.
 
-Owns: the two sentences for a library that cannot be used. Must not know: where it lies, what its functions do.
+Owns: the two sentences for a library that cannot be used, text on its way in and out. Must not know: where it lies,
+what its functions do.
 """
 
 from __future__ import annotations
@@ -37,3 +38,13 @@ def open_interface(
         function.restype = result
         function.argtypes = arguments
     return core
+
+
+def encode_text(text: str) -> bytes:
+    """UTF-8 up to the first NUL; lone surrogates, which no reader could decode, become question marks."""
+    return text.encode("utf-8", "replace").split(b"\0", 1)[0]
+
+
+def decode_text(text: bytes) -> str:
+    """What the library says; it may have cut its sentence inside a character."""
+    return text.decode("utf-8", "replace")

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpumem import abi
-from gpumem.abi.library import open_interface
+from gpumem.abi.library import decode_text, encode_text, open_interface
 from gpumem.abi.policy_layout import (
     POLICY_ABI_HASH,
     PROTOTYPES,
@@ -178,8 +178,8 @@ class ReplayResult:
 def check_settings(settings: str) -> None:
     """Raises UsageError, saying what is wrong where, unless PyTorch's allocator would take these settings."""
     error = ctypes.create_string_buffer(TEXT_CAPACITY)
-    if load_core().gm_policy_check_settings(settings.encode(), error, TEXT_CAPACITY):
-        raise UsageError(error.value.decode())
+    if load_core().gm_policy_check_settings(encode_text(settings), error, TEXT_CAPACITY):
+        raise UsageError(decode_text(error.value))
 
 
 class Replay:
@@ -214,7 +214,7 @@ class Replay:
     def add_device(self, options: DeviceOptions) -> None:
         """Adds a device; raises UsageError when its settings are not the allocator's."""
         device = CReplayDevice(
-            options.settings.encode(),
+            encode_text(options.settings),
             options.limit_bytes or 0,
             options.capacity_bytes or 0,
             options.limit_bytes is not None,
@@ -227,7 +227,7 @@ class Replay:
         error = ctypes.create_string_buffer(TEXT_CAPACITY)
         status = self._core.gm_replay_add_device(self._handle, byref(device), error, TEXT_CAPACITY)
         if error.value:
-            raise UsageError(error.value.decode())
+            raise UsageError(decode_text(error.value))
         require_ok(status)
 
     def declare_pool(self, device: int, pool: tuple[int, int], *, no_split: bool, use_on_oom: bool) -> None:
@@ -255,7 +255,7 @@ class Replay:
         )
         if not error.value:
             require_ok(status)
-        return error.value.decode()
+        return decode_text(error.value)
 
     def feed(self, events: EventColumns) -> None:
         """Follows the next events of the trace."""
@@ -284,7 +284,7 @@ class Replay:
         return ReplayResult(
             exact=bool(raw.exact),
             assumptions=ReplayAssumption(raw.assumptions),
-            reason=raw.reason.decode(),
+            reason=decode_text(raw.reason),
             expected_kind=raw.expected_kind,
             got_kind=raw.got_kind,
             **{name: getattr(raw, name) for name in RESULT_COUNTS},

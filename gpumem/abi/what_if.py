@@ -14,6 +14,7 @@ from types import TracebackType
 
 import numpy as np
 
+from gpumem.abi.library import decode_text, encode_text
 from gpumem.abi.policy import (
     NO_BEHAVIOUR,
     NO_LIMIT,
@@ -78,7 +79,7 @@ class WhatIf:
         self._core = load_core()
         self._handle = c_void_p()
         raw = CWhatIfOptions(
-            options.settings.encode(),
+            encode_text(options.settings),
             options.memory_bytes,
             options.limit_bytes,
             options.seed,
@@ -90,7 +91,7 @@ class WhatIf:
         error = ctypes.create_string_buffer(TEXT_CAPACITY)
         status = self._core.gm_what_if_create(byref(raw), byref(self._handle), error, TEXT_CAPACITY)
         if error.value:
-            raise UsageError(error.value.decode())
+            raise UsageError(decode_text(error.value))
         require_ok(status)
 
     def __enter__(self) -> WhatIf:

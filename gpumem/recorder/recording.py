@@ -15,17 +15,20 @@ import sys
 import threading
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpumem import __version__, abi
-from gpumem.errors import GpumemError
+from gpumem.errors import GpumemError, JournalTaken
 from gpumem.recorder import startup
 from gpumem.recorder.notes import say
 from gpumem.recorder.nvml_judgement import open_sampling
 from gpumem.recorder.nvml_sampler import NvmlSampler, import_gate
 from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_rank, find_trace_path, is_taken, parse_spec
 from gpumem.vocabulary import AllocatorChoice, DeviceOrdinal
+
+_NAMES_TRIED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ def ensure_started() -> bool:
     with _process.lock:
         if _process.recording is None and _process.armed is not None:
             try:
-                begin(_find_armed_path(_process.armed), _process.armed)
+                _begin_armed(_process.armed)
             except GpumemError as error:
                 _process.armed = None
                 say(f"recording is off in process {os.getpid()}: {error}")
@@ -206,6 +209,15 @@ def read_at_mark(*, age_ns_least: int = 0) -> None:
     recording = _process.recording
     if recording is not None and recording.sampler is not None:
         recording.sampler.read_now(age_ns_least=age_ns_least)
+
+
+def _begin_armed(spec: RecordSpec) -> None:
+    """Begins under a free name; where another process takes it at that very moment, under the next one."""
+    for _ in range(_NAMES_TRIED - 1):
+        with suppress(JournalTaken):
+            begin(_find_armed_path(spec), spec)
+            return
+    begin(_find_armed_path(spec), spec)
 
 
 def _find_armed_path(spec: RecordSpec) -> Path:

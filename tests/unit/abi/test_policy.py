@@ -135,3 +135,11 @@ def test_wrong_settings_are_refused_with_what_is_wrong_where(settings: str, reas
 def test_pool_unknown_and_no_limit_are_the_headers() -> None:
     assert f"#define GM_POOL_UNKNOWN {abi_policy.POOL_UNKNOWN}" in HEADER.read_text(encoding="utf-8")
     assert abi_policy.NO_LIMIT == 2**64 - 1
+
+
+@pytest.mark.parametrize("settings", ["caf\udce9:1", "\ud800", "\N{LATIN SMALL LETTER E WITH ACUTE}" * 3000])
+def test_settings_that_are_no_text_or_longer_than_a_sentence_are_refused_like_others(settings: str) -> None:
+    with pytest.raises(UsageError, match='Allocator settings "'):
+        check_settings(settings)
+    with Replay() as replay, pytest.raises(UsageError, match='Allocator settings "'):
+        replay.add_device(DeviceOptions(0, settings))

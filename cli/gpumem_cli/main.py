@@ -216,6 +216,8 @@ def _usage_sentence(error: click.UsageError, words: Sequence[str]) -> str:
 
 
 def _system_sentence(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        return "The folder that this command was started in is gone; change to another one."
     where = "" if error.filename is None else f" ({error.filename})"
     return f"The system could not go on: {error.strerror or error}{where}; see to that and try again."
 

@@ -9,6 +9,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from gpumem.errors import OutputUnwritable, UsageError
 from gpumem.machine.file_systems import has_mapped_files
@@ -66,7 +67,8 @@ def check_target(trace_path: Path, *, force: bool, option: str | None = "-o") ->
         _check_is_left(journal, option)
         if not force:
             raise UsageError(
-                f"{journal} is left of a run that was killed; finish it with gpumem import {journal} -o {trace_path}, "
+                f"{journal} is left of a run that was killed; finish it with gpumem import {quote(str(journal))} "
+                f"-o {quote(str(trace_path))}, "
                 f"or overwrite it with {'force=True' if option is None else '-f'}."
             )
         journal.unlink()

@@ -20,7 +20,7 @@ from gpumem.recorder.notes import say
 from gpumem.recorder.recording import ensure_started as ensure_started
 from gpumem.recorder.recording_part import RecordingPart
 from gpumem.recorder.sealer import Sealer
-from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_free_stem
+from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_default_stem
 
 SEALING_SECONDS_AT_MOST = 60.0
 """How long the end of a session waits for its trace; two seconds are the rule."""
@@ -155,9 +155,11 @@ def finish_own_journal(sealer: Sealer, journal: Path) -> None:
         for failed in sealer.failed:
             raise InputError(f"{failed.journal} could not be sealed: {failed.error}")
         if not is_done:
+            from shlex import quote
+
             raise InputError(
                 f"{journal} is not sealed, since its sealer died ({sealer.complaint or 'killed'}); "
-                f"finish it with gpumem import {journal} -o {journal.with_suffix('')}."
+                f"finish it with gpumem import {quote(str(journal))} -o {quote(str(journal.with_suffix('')))}."
             )
     finally:
         sealer.close()
@@ -166,4 +168,4 @@ def finish_own_journal(sealer: Sealer, journal: Path) -> None:
 def _default_path() -> Path:
     program = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
     folder = Path.cwd()
-    return folder / (find_free_stem(folder, f"{program}.{os.getpid()}") + TRACE_SUFFIX)
+    return folder / (find_default_stem(folder, program, os.getpid()) + TRACE_SUFFIX)

@@ -17,6 +17,8 @@ from gpumem.recorder.startup import VARIABLE as VARIABLE
 from gpumem.vocabulary import AllocatorChoice
 
 TRACE_SUFFIX = ".gpumem"
+_PROGRAM_BYTES_MAX = 160
+"""Of a file's name, which has 255 at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,16 @@ def find_trace_path(spec: RecordSpec, *, pid: int, rank: int | None, is_main: bo
         if not is_taken(folder / (name + TRACE_SUFFIX)):
             return folder / (name + TRACE_SUFFIX)
     return folder / (find_free_stem(folder, candidates[-1]) + TRACE_SUFFIX)
+
+
+def find_default_stem(folder: Path, program: str, pid: int) -> str:
+    """`PROGRAM.<pid>` or that with a number, free in `folder`: of a long name so much that a file's name holds it and
+    what the journal and the sealer add.
+    """
+    name = os.fsencode(program)
+    if len(name) > _PROGRAM_BYTES_MAX:
+        program = name[:_PROGRAM_BYTES_MAX].decode(errors="ignore")
+    return find_free_stem(folder, f"{program}.{pid}")
 
 
 def find_free_stem(folder: Path, stem: str) -> str:

@@ -17,7 +17,7 @@ from gpumem.recorder.interpreter import find_start_up_file
 from gpumem.recorder.launcher import launch_command
 from gpumem.recorder.output import Output
 from gpumem.recorder.sealer import FailedJournal, FinishedTrace, Sealer
-from gpumem.recorder.spec import TRACE_SUFFIX, VARIABLE, RecordSpec, find_free_stem
+from gpumem.recorder.spec import TRACE_SUFFIX, VARIABLE, RecordSpec, find_default_stem
 from gpumem.recorder.target import Target
 from gpumem.vocabulary import AllocatorChoice
 
@@ -88,7 +88,7 @@ def make_spec(request: RunRequest, run_id: str, pid: int) -> RecordSpec:
     if output.first_name is not None:
         stem = output.first_name.removesuffix(TRACE_SUFFIX)
     else:
-        stem = find_free_stem(output.folder, f"{request.target.stem}.{pid}")
+        stem = find_default_stem(output.folder, request.target.stem, pid)
     return RecordSpec(
         run_id=run_id,
         folder=str(output.folder),

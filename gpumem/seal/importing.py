@@ -46,7 +46,7 @@ def import_trace(source: Path, output: Path | None, *, force: bool) -> ImportedT
     if journal is not None and not is_over and target.absolute() == target_of(source).absolute():
         raise UsageError(
             f"{source} belongs to a program that still runs, and {target.name} is what its trace will be called; "
-            f"write what there is so far elsewhere: gpumem import {source} -o so_far{TRACE_SUFFIX}."
+            f"write what there is so far elsewhere: gpumem import {shlex.quote(str(source))} -o so_far{TRACE_SUFFIX}."
         )
     check_writable(target.parent)
     check_replaceable(target, force=force)

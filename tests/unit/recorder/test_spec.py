@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpumem.errors import UsageError
-from gpumem.recorder.spec import RecordSpec, find_free_stem, find_rank, find_trace_path, parse_spec
+from gpumem.recorder.spec import RecordSpec, find_default_stem, find_free_stem, find_rank, find_trace_path, parse_spec
 
 RUN_ID = "00112233445566778899aabbccddeeff"
 
@@ -69,6 +69,15 @@ def test_name_counts_as_taken_by_a_journal_too(tmp_path: Path) -> None:
     (tmp_path / "a.gpumem.journal").touch()
     assert find_free_stem(tmp_path, "a") == "a.2"
     assert find_free_stem(tmp_path, "b") == "b"
+
+
+def test_name_of_a_program_is_cut_where_a_file_s_could_not_hold_it(tmp_path: Path) -> None:
+    assert find_default_stem(tmp_path, "train", 7) == "train.7"
+    assert find_default_stem(tmp_path, "caf\udce9", 7) == "caf\udce9.7"
+    assert find_default_stem(tmp_path, "\u00e9" * 120, 7) == "\u00e9" * 80 + ".7"
+    assert find_default_stem(tmp_path, "a" + "\u00e9" * 120, 7) == "a" + "\u00e9" * 79 + ".7"
+    (tmp_path / f"{'x' * 160}.7.gpumem").touch()
+    assert find_default_stem(tmp_path, "x" * 251, 7) == f"{'x' * 160}.7.2"
 
 
 def test_journals_may_stand_apart(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Standard streams that are full or closed: the exit code still says what came of it, one sentence says why."""
+"""What surrounds a command is odd: streams full or closed, a folder that is gone, names too long. One sentence says so."""
 
 from __future__ import annotations
 
@@ -80,3 +80,20 @@ def test_program_is_recorded_and_its_code_handed_on_without_standard_streams(str
     found, _ = shell("summary b.gpumem >/dev/null", folder)
     assert found == 0
     (folder / "b.gpumem").unlink()
+
+
+def test_folder_that_is_gone_and_name_too_long_are_one_sentence(folder: Path) -> None:
+    gone = "mkdir gone; cd gone; rmdir ../gone; "
+    done = subprocess.run(["bash", "-c", f"{gone}{COMMAND} run -c pass"], capture_output=True, text=True, cwd=folder)
+    sentence = "gpumem: The folder that this command was started in is gone; change to another one.\n"
+    assert (done.returncode, done.stderr) == (3, sentence)
+    code, note = shell(f"summary {'x' * 300}", folder)
+    assert (code, note.count("\n"), "File name too long" in note) == (3, 1, True)
+
+
+def test_program_with_a_name_as_long_as_names_can_be_is_recorded(folder: Path) -> None:
+    place = folder / "long"
+    place.mkdir()
+    (place / f"{'x' * 252}.py").write_text("import gpumem\ngpumem.Allocator(device='simulated').alloc(512)\n")
+    assert shell("run -q x*.py", place) == (0, "")
+    assert [len(trace.name.split(".")[0]) for trace in place.glob("*.gpumem")] == [160]

@@ -6,6 +6,7 @@ Owns: trying it, with a file that has no name. Must not know: journals.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import tempfile
@@ -13,15 +14,17 @@ from pathlib import Path
 
 
 def has_mapped_files(folder: Path) -> bool:
-    """Whether files in `folder` can be reserved and mapped, as a journal must be."""
-    with tempfile.TemporaryFile(dir=folder) as probe:
-        try:
+    """Whether files in `folder` can be reserved and mapped, as a journal must be: where there is room, that is."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
             _reserve(probe.fileno(), mmap.PAGESIZE)
             with mmap.mmap(probe.fileno(), mmap.PAGESIZE) as mapping:
                 mapping[0] = 1
-        except (OSError, ValueError):
-            return False
-        return True
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    except ValueError:
+        return False
+    return True
 
 
 def _reserve(descriptor: int, byte_count: int) -> None:

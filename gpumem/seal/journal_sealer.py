@@ -117,9 +117,11 @@ class JournalSealer:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the journal as it is."""
+        """Lets go of the journal as it is; a part file that got nothing, for want of room, is not left behind."""
         if self._writer is not None:
             self._writer.close()
+            if not self._writer.members:
+                self._writer.path.unlink(missing_ok=True)
         if self._filler is not None:
             self._filler.close()
         os.close(self._lock)

@@ -1,4 +1,4 @@
-"""What surrounds a command is odd: streams full or closed, a folder that is gone, names too long. One sentence says so."""
+"""Odd surroundings of a command: streams full or closed, a folder that is gone, long names. One sentence says so."""
 
 from __future__ import annotations
 

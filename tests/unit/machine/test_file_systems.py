@@ -22,3 +22,13 @@ def test_file_system_that_cannot_reserve_is_told_although_it_can_write(tmp_path:
         assert not has_mapped_files(tmp_path)
     finally:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+@pytest.mark.needs("root")
+def test_full_file_system_is_not_taken_for_one_that_cannot_map(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(tmp_path)], check=True)
+    try:
+        (tmp_path / "fill").write_bytes(bytes(64 << 10))
+        assert has_mapped_files(tmp_path)
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from gpumem import abi
-from gpumem.errors import TraceNotFound, TraceTruncated
+from gpumem.errors import OutputUnwritable, TraceNotFound, TraceTruncated
 from gpumem.importers.journal import read_journal
 from gpumem.seal.journal_sealer import JournalBusy, JournalSealer
 from gpumem.trace.file import read_trace
 from gpumem.trace.journal import part_of, target_of
 from gpumem.trace.journal_layout import RECORD_WINDOW_BYTES, WindowState
 from gpumem.trace.model import Trace
+from gpumem.trace.zip_parts import Member, ZipWriter
 from gpumem.vocabulary import EventKind
 from journal_maker import JournalMaker, pair_records
 
@@ -280,3 +281,23 @@ def test_device_that_is_quiet_after_a_deferred_free_keeps_no_window_unsealed(tmp
     kinds = np.concatenate([batch["kind"][batch["device"] == 1] for batch in batches])
     assert kinds.tolist() == [EventKind.ALLOC, EventKind.FREE_REQUESTED, EventKind.FREE_COMPLETED]
     assert trace.event_count == 2 * window_records + 3
+
+
+def test_part_that_got_nothing_for_want_of_room_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(writer: ZipWriter, name: str, content: bytes) -> Member:
+        raise OutputUnwritable("no room")
+
+    maker = JournalMaker(tmp_path / "a.gpumem.journal")
+    maker.pairs(70)
+    maker.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(ZipWriter, "append", refuse)
+        sealer = JournalSealer(maker.path)
+        with pytest.raises(OutputUnwritable):
+            sealer.seal_full_windows()
+        sealer.close()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.gpumem.journal"]
+    finished = JournalSealer(maker.path).finish("exit")
+    assert (finished.event_count, [entry.name for entry in tmp_path.iterdir()]) == (70, ["a.gpumem"])

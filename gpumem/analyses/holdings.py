@@ -56,6 +56,8 @@ class Holding:
     """Distinct stacks of the group's blocks; 0 where none has one."""
     stack: Sequence[Frame]
     """The stack that holds most of the group, innermost frame first."""
+    found_count: int = 0
+    """Of the blocks, those that were there already when recording began."""
 
 
 def measure_holdings(trace: Trace, blocks: LiveTable, bytes_column: str, by: GroupBy) -> list[Holding]:
@@ -71,8 +73,9 @@ def measure_holdings(trace: Trace, blocks: LiveTable, bytes_column: str, by: Gro
     order = np.lexsort((pairs.stack, -pairs.held_bytes, group))
     heaviest = pairs.stack[order[np.searchsorted(group[order], np.arange(len(keys)))]]
     sites, stacks = _read_sites(trace, finder, heaviest), read_stacks(trace, heaviest)
+    found_count = _sums(group, pairs.found_count, len(keys)).tolist()
     figures = (column.tolist() for column in (held_bytes, block_count, stack_count))
-    holdings = [Holding(*one) for one in zip(keys, sites, *figures, stacks, strict=True)]
+    holdings = [Holding(*one) for one in zip(keys, sites, *figures, stacks, found_count, strict=True)]
     return sorted(holdings, key=lambda one: (-one.held_bytes, one.key is None, one.key or ""))
 
 
@@ -84,6 +87,7 @@ class _Pairs:
     stack: Integers
     held_bytes: Integers
     block_count: Integers
+    found_count: Integers
 
 
 def _find_pairs(blocks: LiveTable, bytes_column: str, column: str | None) -> _Pairs:
@@ -91,7 +95,8 @@ def _find_pairs(blocks: LiveTable, bytes_column: str, column: str | None) -> _Pa
     value = blocks[column].astype(np.int64) if column else np.zeros_like(stack)
     pairs, where = np.unique(value << 32 | stack, return_inverse=True)
     held_bytes = _sums(where, blocks[bytes_column].astype(np.int64), len(pairs))
-    return _Pairs(pairs >> 32, pairs & 0xFFFF_FFFF, held_bytes, np.bincount(where, minlength=len(pairs)))
+    block_count, found_count = (np.bincount(rows, minlength=len(pairs)) for rows in (where, where[blocks.event < 0]))
+    return _Pairs(pairs >> 32, pairs & 0xFFFF_FFFF, held_bytes, block_count, found_count)
 
 
 def _sums(group: npt.NDArray[np.intp], values: Integers, count: int) -> Integers:

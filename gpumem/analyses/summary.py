@@ -14,13 +14,11 @@ from gpumem.analyses.holdings import COLUMN_OF_GROUP, GroupBy, Holding, measure_
 from gpumem.analyses.oom_event import explain_oom_event
 from gpumem.analyses.oom_facts import OomVerdict
 from gpumem.analyses.readings import find_reading
-from gpumem.errors import UsageError
 from gpumem.heap.figures import HeapFigures, check_levels, measure_heap
-from gpumem.heap.instants import Instant, time_of
+from gpumem.heap.instants import Instant, check_order, time_of
 from gpumem.heap.levels import basis_column, basis_of
 from gpumem.heap.scan import BEFORE_EVENTS, DeviceScan, PeakLevel, Window, scan_nothing, scan_trace, whole
 from gpumem.trace.model import DeviceFacts, Reading, Trace, TraceMeta
-from gpumem.units import format_count
 from gpumem.vocabulary import Basis, DeviceOrdinal, EventFlag, EventIndex, EventKind, MarkKind, TraceSource
 
 OOMS_DESCRIBED = 8
@@ -181,13 +179,11 @@ def _carried_columns(by: GroupBy | None) -> tuple[str, ...]:
 
 
 def _window(trace: Trace, start: Instant | None, end: Instant | None) -> Window:
+    if start is not None and end is not None:
+        check_order(start, end)
     everything = whole(trace)
     first = everything.first if start is None else start.event
     last = everything.last if end is None else end.event
-    if last < first:
-        raise UsageError(
-            f"--to (event {format_count(last)}) comes before --from (event {format_count(first)}); exchange them."
-        )
     return Window(first, last)
 
 

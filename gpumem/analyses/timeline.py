@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpumem.analyses.beginning import find_beginning_ns
-from gpumem.errors import UsageError
-from gpumem.heap.instants import Instant, find_instant
+from gpumem.heap.instants import Instant, check_order, find_instant
 from gpumem.heap.levels import (
     DeviceBatch,
     LevelColumns,
@@ -30,7 +29,6 @@ from gpumem.heap.levels import (
 from gpumem.heap.marks import name_marks
 from gpumem.trace.model import DeviceFacts, Mark, Trace
 from gpumem.trace.moments import AtTime, End, Start
-from gpumem.units import format_count
 from gpumem.vocabulary import Basis, DeviceOrdinal, EventIndex, EventKind, TraceSource
 
 BUCKETS = 400
@@ -84,9 +82,7 @@ def find_timeline(
     """The curves between two moments (all of the trace by default) with at most some eight points a bucket."""
     first = start or find_instant(trace, Start())
     last = end or find_instant(trace, End())
-    if (last.event, last.time_ns) < (first.event, first.time_ns):
-        late, early = format_count(first.event), format_count(last.event)
-        raise UsageError(f"--to (event {early}) comes before --from (event {late}); exchange them.")
+    check_order(first, last)
     collectors = _collect(trace, first, last, devices, buckets)
     facts = {DeviceOrdinal(one.device): one for one in trace.meta.devices}
     found = [

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 
-from gpumem.errors import MomentUnknown
+from gpumem.errors import MomentUnknown, UsageError
 from gpumem.heap.levels import (
     DeviceBatch,
     LevelColumns,
@@ -36,7 +37,7 @@ from gpumem.trace.moments import (
     PeakOf,
     Start,
 )
-from gpumem.units import format_duration
+from gpumem.units import format_count, format_duration
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, MarkKind
 
 
@@ -49,6 +50,23 @@ class Instant:
 
 
 Devices = Collection[DeviceOrdinal] | None
+
+
+def check_order(first: Instant, last: Instant) -> None:
+    """Raises UsageError where a window from `first` to `last` would end before it begins."""
+    if (last.event, last.time_ns) >= (first.event, first.time_ns):
+        return
+    is_event_telling = first.event != last.event
+    begin, end = (_describe(one, is_event_telling=is_event_telling) for one in (first, last))
+    raise UsageError(f"--to ({end}) comes before --from ({begin}); exchange them.")
+
+
+def _describe(instant: Instant, *, is_event_telling: bool) -> str:
+    if instant.event < 0 and not instant.time_ns:
+        return "the start"
+    if is_event_telling and instant.event >= 0:
+        return f"event {format_count(instant.event)}"
+    return f"{Decimal(instant.time_ns) / 10**9:f} s"
 
 
 def find_instant(trace: Trace, moment: Moment, *, devices: Devices = None) -> Instant:

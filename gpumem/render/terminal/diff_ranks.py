@@ -20,7 +20,6 @@ from gpumem.render.text import printable
 from gpumem.units import counted, format_bytes, format_bytes_delta
 from gpumem.vocabulary import Basis
 
-_RANK_WIDTH = 6
 _DEVICE_WIDTH = 8
 _BYTES_WIDTH = 13
 
@@ -55,38 +54,41 @@ def _name(one: RankDiff) -> str:
 def _rank_table(ranks: Sequence[RankDiff], page: Page) -> Iterator[Text]:
     bases = {device.basis for one in ranks for device in one.diff.devices}
     held = "held" if len(bases) > 1 else "allocated" if bases == {Basis.ALLOCATED} else "requested"
-    yield Text(
-        fit_right("rank", _RANK_WIDTH) + fit_right("device", _DEVICE_WIDTH) + fit_right("before", _BYTES_WIDTH)
-        + fit_right("after", _BYTES_WIDTH) + fit_right("change", _BYTES_WIDTH) + _most_head(ranks, held),
-        style=theme.QUIET,
-    )  # fmt: skip
+    has_ranks = any(one.rank is not None for one in ranks)
+    head = theme.rank_cell("rank", is_shown=has_ranks) + fit_right("device", _DEVICE_WIDTH)
+    head += "".join(fit_right(name, _BYTES_WIDTH) for name in ("before", "after", "change")) + "  "
+    yield Text(head + theme.fitting(page.width - len(head), *_most_heads(ranks, held)), style=theme.QUIET)
     for one in ranks:
+        rank = theme.rank_cell(one.rank, is_shown=has_ranks)
         for device in one.diff.devices:
-            yield _row(one, device, page)
+            yield _row(one, rank, device, page)
         if not one.diff.devices:
-            yield _line(one, "-", ("-", "-", "-"), "no device was used", page)
+            yield _line(one, rank, "-", ("-", "-", "-"), "no device was used", page)
 
 
-def _most_head(ranks: Sequence[RankDiff], held: str) -> str:
-    return f"  trace ({held} bytes)" if any(one.rank is None for one in ranks) else f"  most of it ({held})"
+def _most_heads(ranks: Sequence[RankDiff], held: str) -> tuple[str, str]:
+    """What the last column holds and the figures are, longest first."""
+    what = "trace" if any(one.rank is None for one in ranks) else "most of it"
+    return f"{what} ({held} bytes)" if what == "trace" else f"{what} ({held})", what
 
 
-def _row(one: RankDiff, device: DeviceDiff, page: Page) -> Text:
+def _row(one: RankDiff, rank: str, device: DeviceDiff, page: Page) -> Text:
     if is_unrecorded(one.diff):
-        return _line(one, str(device.device), ("-", "-", "-"), "not recorded on one side", page)
+        return _line(one, rank, str(device.device), ("-", "-", "-"), "not recorded on one side", page)
     held = device.held_bytes
     figures = (format_bytes(held.before or 0), format_bytes(held.after or 0), format_bytes_delta(held.delta or 0))
-    return _line(one, str(device.device), figures, _most(device), page)
+    return _line(one, rank, str(device.device), figures, _most(device), page)
 
 
-def _line(one: RankDiff, device: str, figures: tuple[str, str, str], most: str, page: Page) -> Text:
+def _line(one: RankDiff, rank: str, device: str, figures: tuple[str, str, str], most: str, page: Page) -> Text:
     was, now, change = (fit_right(figure, _BYTES_WIDTH) for figure in figures)
-    rank = "-" if one.rank is None else str(one.rank)
-    row = Text(fit_right(rank, _RANK_WIDTH) + fit_right(device, _DEVICE_WIDTH) + was + now)
+    row = Text(rank + fit_right(device, _DEVICE_WIDTH) + was + now)
     row.append(change, style=theme.FIGURE)
+    room = page.width - row.cell_len - 2
     if one.rank is None:
-        most = printable(one.diff.after.path.rsplit("/", 1)[-1])
-    shown = theme.shorten(most, page.width - row.cell_len - 2, page.glyphs.ellipsis)
+        shown = theme.trace_name(one.diff.after.path.rsplit("/", 1)[-1], room, page.glyphs.ellipsis)
+    else:
+        shown = theme.shorten(most, room, page.glyphs.ellipsis)
     return row.append(f"  {shown}" if shown else "", style="not bold")
 
 
@@ -121,5 +123,6 @@ def _growth_lines(ranks: Sequence[RankDiff], page: Page) -> Iterator[Text | str]
     yield ""
     for one in exceeding or checked[:1]:
         assert one.growth is not None, "only checked ones are left"
-        whose = f"{_name(one)}: " if exceeding else "every rank: "
+        every = "every pair: " if one.rank is None else "every rank: "
+        whose = f"{_name(one)}: " if exceeding else every
         yield from growth_lines(one.growth, one.diff, page, whose=whose)

@@ -16,7 +16,6 @@ from gpumem.render.terminal.theme import Page, fit_right
 from gpumem.render.text import printable
 from gpumem.units import counted, format_bytes
 
-_RANK_WIDTH = 6
 _DEVICE_WIDTH = 8
 _BYTES_WIDTH = 12
 
@@ -38,23 +37,33 @@ def render_explanations(found: Sequence[Explanation], page: Page) -> Text:
 def _title(found: Sequence[Explanation], greatest: Explanation) -> str:
     if len({one.held_bytes for one in found}) == 1 and all(one.rank is not None for one in found):
         return f"{counted(len(found), 'rank')} hold the same; the first of them is shown, --rank N shows another."
+    hold = _hold(found, greatest)
     if any(one.rank is None for one in found):
         name = printable(greatest.path.rsplit("/", 1)[-1])
-        return f"Of {counted(len(found), 'trace')}, {name} holds the most; name another to see its ledger."
-    return f"Of {counted(len(found), 'rank')}, rank {greatest.rank} holds the most; --rank N shows another."
+        return f"Of {counted(len(found), 'trace')}, {name}{hold} the most; name another to see its ledger."
+    return f"Of {counted(len(found), 'rank')}, rank {greatest.rank}{hold} the most; --rank N shows another."
+
+
+def _hold(found: Sequence[Explanation], greatest: Explanation) -> str:
+    """` holds`, or ` and 2 more hold` where others hold as much."""
+    others = sum(one.held_bytes == greatest.held_bytes for one in found) - 1
+    return f" and {others} more hold" if others else " holds"
 
 
 def _rows(found: Sequence[Explanation], page: Page) -> Iterator[Text]:
+    has_ranks = any(one.rank is not None for one in found)
     yield Text(
-        fit_right("rank", _RANK_WIDTH) + fit_right("device", _DEVICE_WIDTH) + fit_right("process", _BYTES_WIDTH)
-        + fit_right("outside", _BYTES_WIDTH) + fit_right("reserved", _BYTES_WIDTH) + "  trace",
+        theme.rank_cell("rank", is_shown=has_ranks) + fit_right("device", _DEVICE_WIDTH)
+        + fit_right("process", _BYTES_WIDTH) + fit_right("outside", _BYTES_WIDTH) + fit_right("reserved", _BYTES_WIDTH)
+        + "  trace",
         style=theme.QUIET,
     )  # fmt: skip
     for one in found:
+        rank = theme.rank_cell(one.rank, is_shown=has_ranks)
         if not one.ledgers:
-            yield _row(one, "-", ("-", "-", "-"), page)
+            yield _row(one, rank, "-", ("-", "-", "-"), page)
         for ledger in one.ledgers:
-            yield _row(one, str(ledger.facts.device), _figures(ledger), page)
+            yield _row(one, rank, str(ledger.facts.device), _figures(ledger), page)
 
 
 def _figures(ledger: Ledger) -> tuple[str, str, str]:
@@ -65,9 +74,8 @@ def _figures(ledger: Ledger) -> tuple[str, str, str]:
     return process, outside, reserved
 
 
-def _row(one: Explanation, device: str, figures: tuple[str, str, str], page: Page) -> Text:
-    rank = "-" if one.rank is None else str(one.rank)
+def _row(one: Explanation, rank: str, device: str, figures: tuple[str, str, str], page: Page) -> Text:
     cells = "".join(fit_right(figure, _BYTES_WIDTH) for figure in figures)
-    row = fit_right(rank, _RANK_WIDTH) + fit_right(device, _DEVICE_WIDTH) + cells + "  "
-    shown = theme.shorten_path(printable(one.path), page.width - len(row), page.glyphs.ellipsis)
+    row = rank + fit_right(device, _DEVICE_WIDTH) + cells + "  "
+    shown = theme.trace_name(one.path, page.width - len(row), page.glyphs.ellipsis)
     return Text(f"{row}{shown}".rstrip())

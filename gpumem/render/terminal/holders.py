@@ -28,6 +28,8 @@ _WITHOUT_KEY = {
     GroupBy.POOL: "(default pools)",
     GroupBy.SCOPE: "(outside any scope)",
 }
+_OF_ALLOCS = (GroupBy.THREAD, GroupBy.SCOPE)
+"""What is known of a block only where its alloc was recorded."""
 
 
 def holder_lines(peak: PeakHolders, page: Page, top: int) -> Iterator[Text]:
@@ -66,13 +68,18 @@ def holder_lines(peak: PeakHolders, page: Page, top: int) -> Iterator[Text]:
 
 
 def _keyless_texts(holding: Holding, by: GroupBy, *, is_alone: bool) -> tuple[str, ...]:
-    """Whose the blocks are that belong to no group, longest first; where none belongs to any, stacks were most likely
-    not recorded.
+    """Whose the blocks are that belong to no group, longest first: with all the reasons there may be; where none
+    belongs to any, stacks were most likely not recorded.
     """
     if not holding.block_count:
         return "(blocks whose events the recording lacks)", "(events not recorded)"
+    is_found = holding.found_count == holding.block_count
     if by in _WITHOUT_KEY:
-        return (_WITHOUT_KEY[by],)
+        return ("(from before the recording)" if is_found and by in _OF_ALLOCS else _WITHOUT_KEY[by],)
+    if is_found:
+        return "(no Python stack: from before the recording)", "(from before the recording)", "(no Python stack)"
+    if holding.found_count:
+        return "(no Python stack: before the recording, or C++)", "(no Python stack)"
     reason = "not recorded, or C++ alone" if is_alone else "autograd's threads, C++ code"
     return f"(no Python stack: {reason})", "(no Python stack)"
 

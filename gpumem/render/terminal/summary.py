@@ -328,18 +328,18 @@ def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]
     recorded = [device for summary in summaries for device in summary.devices if device.is_recorded]
     is_known = all(device.allocated_bytes is not None for device in recorded)
     held = "allocated" if is_known else "requested"
-    yield Text(
-        fit_right("rank", 6) + fit_right("device", 8) + fit_right(held, 12) + fit_right("reserved", 12)
-        + fit_right("of card", 9) + "  " + theme.fitting(page.width - 49, "trace (figures are peaks)", "trace"),
-        style=theme.QUIET,
-    )  # fmt: skip
+    has_ranks = any(summary.meta.rank is not None for summary in summaries)
+    head = theme.rank_cell("rank", is_shown=has_ranks) + fit_right("device", 8) + fit_right(held, 12)
+    head += fit_right("reserved", 12) + fit_right("of card", 9) + "  "
+    of = theme.fitting(page.width - len(head), "trace (figures are peaks)", "trace (peaks)")
+    yield Text(head + of, style=theme.QUIET)
     for summary in summaries:
-        rank = "-" if summary.meta.rank is None else str(summary.meta.rank)
+        rank = theme.rank_cell(summary.meta.rank, is_shown=has_ranks)
         for device in summary.devices:
             reserved, capacity = most(device.reserved_bytes), device.facts.capacity_bytes or 0
             held_bytes = most(device.allocated_bytes if is_known and device.allocated_bytes else device.requested_bytes)
-            row = fit_right(rank, 6) + fit_right(str(device.facts.device), 8)
+            row = rank + fit_right(str(device.facts.device), 8)
             figures = (format_bytes(held_bytes), format_bytes(reserved), format_share(reserved, capacity))
             held_text, reserved_text, share = figures if device.is_recorded else ("-", "-", "-")
             row += fit_right(held_text, 12) + fit_right(reserved_text, 12) + fit_right(share, 9) + "  "
-            yield Text(row + theme.shorten_path(printable(summary.path), page.width - len(row), page.glyphs.ellipsis))
+            yield Text(row + theme.trace_name(summary.path, page.width - len(row), page.glyphs.ellipsis))

@@ -69,6 +69,9 @@ class Page:
     glyphs: Glyphs
 
 
+_RANK_WIDTH = 6
+
+
 def make_console(stream: TextIO) -> Console:
     """A console on `stream` that adds nothing of its own: no highlighting, no markup, no emoji, no wrapping."""
     return Console(file=stream, width=_width(stream), highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -125,6 +128,19 @@ def shorten_path(path: str, width: int, ellipsis: str) -> str:
         if cell_len(shown) <= width:
             return shown
     return shorten(parts[-1], width, ellipsis)
+
+
+def trace_name(path: str, width: int, ellipsis: str) -> str:
+    """A trace's path in at most `width` cells: where its name is wider, without the ending that all traces have."""
+    shown = printable(path)
+    if cell_len(shown.rsplit("/", 1)[-1]) > width:
+        shown = shown.removesuffix(".journal").removesuffix(".gpumem")
+    return shorten_path(shown, width, ellipsis)
+
+
+def rank_cell(rank: int | str | None, *, is_shown: bool) -> str:
+    """The column of ranks in a table of traces, which is left out where none says its rank."""
+    return fit_right("-" if rank is None else str(rank), _RANK_WIDTH) if is_shown else ""
 
 
 _PARAMETERS = re.compile(r"(?<=\w)\(.*\Z", re.DOTALL)

@@ -81,7 +81,8 @@ def _device_lines(timeline: Timeline, device: DeviceTimeline, page: Page) -> Ite
 
 def _verdict(device: DeviceTimeline, held: int, reserved: int) -> str:
     number = device.facts.device
-    name = f"{printable(device.facts.name)} (device {number})" if device.facts.name else f"Device {number}"
+    card = printable(device.facts.name or "")
+    name = f"{card[:1].upper()}{card[1:]} (device {number})" if card else f"Device {number}"
     capacity = device.facts.capacity_bytes
     share = f", {format_share(reserved, capacity)} of its {format_bytes(capacity)}" if capacity else ""
     word = _held_word(device)

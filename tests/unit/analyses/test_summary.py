@@ -9,6 +9,7 @@ import pytest
 from explained_traces import unrecorded_trace
 from gpumem.analyses.holdings import GroupBy
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, summarise_trace
+from gpumem.analyses.timeline import find_timeline
 from gpumem.errors import UsageError
 from gpumem.heap.instants import find_instant
 from gpumem.trace.model import Trace
@@ -135,10 +136,13 @@ def test_growth_of_an_expandable_segment_counts_as_memory_obtained_as_in_a_repla
 
 def test_window_the_wrong_way_round_is_a_usage_error() -> None:
     trace = training_trace()
-    with pytest.raises(UsageError, match="comes before --from"):
-        summarise_trace(
-            trace, start=find_instant(trace, parse_moment("end")), end=find_instant(trace, parse_moment("start"))
-        )
+    end, start = (find_instant(trace, parse_moment(text)) for text in ("end", "start"))
+    with pytest.raises(UsageError, match=r"--to \(the start\) comes before --from \(event \d+\); exchange them"):
+        summarise_trace(trace, start=end, end=start)
+    earlier = replace(end, time_ns=end.time_ns - 1_000)
+    for report in (summarise_trace, find_timeline):
+        with pytest.raises(UsageError, match=r"--to \(\d\.\d+ s\) comes before --from \(\d\.\d+ s\)"):
+            report(trace, start=end, end=earlier)
 
 
 def test_peak_names_its_step() -> None:

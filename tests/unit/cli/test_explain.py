@@ -134,6 +134,24 @@ def test_folder_of_ranks_is_a_line_each_and_the_ledger_of_the_one_that_holds_the
     assert gpumem(capsys, "--rank", "4")[0] == 2
 
 
+def test_traces_without_ranks_are_told_apart_in_60_columns_and_one_of_equals_is_not_the_most(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    names = ("training_run_one", "training_run_two", "training_run_three")
+    for name in names:
+        builder = TraceBuilder(block_bytes_known=True).segment(20 * MIB).alloc("a", 15 * MIB)
+        write_trace(lay(builder, 880, 20).build(), tmp_path / f"{name}.gpumem")
+    for command in ("explain", "summary", "diff"):
+        code = run_command_line([command, str(tmp_path), *([str(tmp_path)] if command == "diff" else [])])
+        lines = capsys.readouterr().out.splitlines()
+        head = next(at for at, line in enumerate(lines) if line.startswith("  device"))
+        shown = [line.rsplit("  ", 1)[-1] for line in lines[head + 1 : head + 4]]
+        assert (code, len(set(shown)), max(map(len, lines)) <= 60) == (0, 3, True), lines
+    title = gpumem(capsys, str(tmp_path))[1].split("\n\n")[0].replace("\n", " ")
+    assert title == "Of 3 traces, training_run_one.gpumem and 2 more hold the most; name another to see its ledger."
+
+
 def test_device_beside_the_pid_of_a_process_that_is_not_recorded_is_nvml_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

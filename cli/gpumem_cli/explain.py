@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     "--at",
     "moment",
     metavar="MOMENT",
+    multiple=True,
+    callback=options.check_one_moment,
     help=f"When: {options.MOMENTS}; without it, the peak, or now while the program runs.",
 )
 @click.option("--pid", type=options.whole_number(1), metavar="PID", help="A running process, recorded or not.")

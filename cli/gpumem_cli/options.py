@@ -35,7 +35,9 @@ def whole_number(least: int) -> Callable[[str | int], int]:
 
     def convert(value: str | int) -> int:
         text = str(value)
-        is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+        is_number = text.isascii() and text.isdigit()
+        if is_number and len(text) > _DIGITS_MAX:
+            raise click.BadParameter(f"'{text}' is larger than any there can be")
         if not is_number or int(text) < least:
             raise click.BadParameter(f"'{text}' is no whole number from {least} on")
         return int(text)
@@ -60,6 +62,13 @@ def check_path(ctx: click.Context, param: click.Parameter, value: Value) -> Valu
     if value == "" or (isinstance(value, tuple) and "" in value):
         raise click.BadParameter("the path is empty; write . for the current folder", ctx, param)
     return value
+
+
+def check_one_moment(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
+    """The moment, None without one; raises click.BadParameter for several, of which one would be passed over."""
+    if len(values) > 1:
+        raise click.BadParameter("one moment is shown; to compare two: gpumem diff TRACE --at … --at …", ctx, param)
+    return values[0] if values else None
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, for scripts, instead of text.")

@@ -14,11 +14,18 @@ TOP = 12
 
 @click.command()
 @options.trace_argument
-@click.option("--at", "moment", metavar="MOMENT", default="end", show_default=True, help=f"When: {options.MOMENTS}.")
+@click.option(
+    "--at",
+    "moment",
+    metavar="MOMENT",
+    multiple=True,
+    callback=options.check_one_moment,
+    help=f"When: {options.MOMENTS} [default: end].",
+)
 @options.json_option
 @options.top_option(TOP, "segments")
 @options.device_option
-def snapshot(trace: str, moment: str, as_json: bool, top: int, device: int | None) -> None:
+def snapshot(trace: str, moment: str | None, as_json: bool, top: int, device: int | None) -> None:
     """Show the segments held at a moment, the blocks in them, and the NVML reading nearest to it.
 
     TRACE is a .gpumem file, the journal of a running or killed program, which is not asked itself, or a memory snapshot
@@ -30,8 +37,8 @@ def snapshot(trace: str, moment: str, as_json: bool, top: int, device: int | Non
 
     opened = open_trace(trace)
     devices = options.chosen_devices(opened, device)
-    instant = options.find_moment(opened, moment, devices)
-    assert instant is not None, "--at has a default"
+    instant = options.find_moment(opened, "end" if moment is None else moment, devices)
+    assert instant is not None, "a moment was named"
     found = find_snapshot(opened, instant, devices=devices)
     if as_json:
         from gpumem.render import json

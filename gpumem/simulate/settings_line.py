@@ -27,6 +27,8 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
         if len(list(split_line(f"{key}:{value}"))) > 1:
             raise UsageError(f"'{text}' is more than one setting; write --set once for each.")
         check_settings(f"{key}:{value}")
+        if parsed.get(key, value) != value:
+            raise UsageError(f"{key} is set twice, to {parsed[key]} and to {value}; give it once.")
         parsed[key] = value
     return parsed
 

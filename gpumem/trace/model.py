@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gpumem.units import counted, format_duration
 from gpumem.vocabulary import BlockState, EventIndex, FrameId, MarkKind, StackId, TraceSource
 
 EVENT_COLUMNS: Mapping[str, np.dtype[np.generic]] = {
@@ -238,7 +239,7 @@ class TraceMeta:
     produced_by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Trace:
     """A recording, whatever it was read from."""
 
@@ -255,8 +256,13 @@ class Trace:
     marks: Sequence[Mark] = ()
     initial_blocks: Sequence[InitialBlock] = ()
 
+    def __repr__(self) -> str:
+        """One line, whatever the trace holds: an interpreter shows it."""
+        return f"<Trace {self.path}: {counted(self.event_count, 'event')} in {format_duration(self.meta.duration_ns)}>"
+
     @property
     def event_count(self) -> int:
+        """How many events there are."""
         return self.events.event_count
 
     def knows_blocks(self, device: int) -> bool:

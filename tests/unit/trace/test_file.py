@@ -13,6 +13,7 @@ import pytest
 from gpumem.errors import TargetExists, TraceForeign, TraceNotFound, TraceTruncated, TraceVersionUnsupported
 from gpumem.trace.file import PART_ROWS, read_trace, write_trace
 from gpumem.trace.model import EVENT_COLUMNS, ColumnEvents, Trace
+from gpumem.units import format_duration
 from gpumem.vocabulary import EventIndex, EventKind
 from trace_builder import KiB, MiB, TraceBuilder
 
@@ -29,6 +30,11 @@ def all_columns(trace: Trace) -> dict[str, list[int]]:
     names = list(EVENT_COLUMNS)
     batches = list(trace.event_batches(names))
     return {name: np.concatenate([batch[name] for batch in batches]).tolist() for name in names}
+
+
+def test_a_trace_is_one_short_line_in_an_interpreter() -> None:
+    trace = replace(small_trace(), path=Path("runs/a.gpumem"))
+    assert repr(trace) == f"<Trace runs/a.gpumem: 7 events in {format_duration(trace.meta.duration_ns)}>"
 
 
 def test_trace_read_back_equals_the_trace_written(tmp_path: Path) -> None:

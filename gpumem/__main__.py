@@ -3,7 +3,7 @@
 Owns: nothing. Must not know: any command.
 """
 
-from gpumem_cli.main import main
+from gpumem_cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -3,6 +3,6 @@
 Owns: nothing. Must not know: any command.
 """
 
-from gpumem_cli.main import main
+from gpumem_cli.entry import main
 
 main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -97,3 +98,19 @@ def test_program_with_a_name_as_long_as_names_can_be_is_recorded(folder: Path) -
     (place / f"{'x' * 252}.py").write_text("import gpumem\ngpumem.Allocator(device='simulated').alloc(512)\n")
     assert shell("run -q x*.py", place) == (0, "")
     assert [len(trace.name.split(".")[0]) for trace in place.glob("*.gpumem")] == [160]
+
+
+@pytest.mark.parametrize(("module", "code"), [("gpumem_cli.main", -signal.SIGINT), ("gpumem_cli.summary", 130)])
+def test_ctrl_c_ends_the_command_without_a_traceback_at_any_moment(module: str, code: int, folder: Path) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "from gpumem_cli.entry import main\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "sys.argv[1:] = ['summary', 'a.gpumem']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=folder)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (code, "", "")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import index as whole_number
 from types import TracebackType
-from typing import Literal
+from typing import Literal, NoReturn
 
 from gpumem.abi.allocator import AllocatorStatistics, DeviceKind, HeapSegment, NativeAllocator, Status
 from gpumem.errors import OutOfMemoryError, UsageError
@@ -20,6 +21,8 @@ from gpumem.units import GIB, format_bytes
 
 SIMULATED_MEMORY_BYTES = 24 * GIB
 """What the simulated device has where nothing else is said."""
+REQUEST_BYTES_MOST = 1 << 60
+_HANDLE_LIMIT = 1 << 64
 _KINDS = {"simulated": DeviceKind.SIMULATED, "cuda": DeviceKind.CUDA}
 
 
@@ -64,6 +67,8 @@ class Allocator(DeviceMemory):
     PyTorch's names too: memory_allocated(), memory_stats() and the others of gpumem.memory, each for this device.
     """
 
+    _native: NativeAllocator | None = None
+
     def __init__(
         self,
         device: Literal["simulated", "cuda"] = "cuda",
@@ -71,11 +76,12 @@ class Allocator(DeviceMemory):
         settings: str = "",
         memory_bytes: int | None = None,
     ) -> None:
-        self._native: NativeAllocator | None = None
-        if device not in _KINDS:
+        if not isinstance(device, str) or device not in _KINDS:
             raise UsageError(f'"{device}" is no kind of device; an Allocator is on "cuda" or "simulated".')
-        if memory_bytes is not None and memory_bytes <= 0:
-            raise UsageError("An Allocator's memory_bytes are more than 0.")
+        if memory_bytes is not None and not 0 < whole_number(memory_bytes) <= REQUEST_BYTES_MOST:
+            raise UsageError("An Allocator's memory_bytes are more than 0, and 1 EiB at most.")
+        if not isinstance(settings, str):
+            raise UsageError("An Allocator's settings are text, as PYTORCH_CUDA_ALLOC_CONF holds it.")
         if memory_bytes is None and device == "simulated":
             memory_bytes = SIMULATED_MEMORY_BYTES
         self._index = check_index(index)
@@ -93,22 +99,24 @@ class Allocator(DeviceMemory):
 
         Raises OutOfMemoryError, DeviceFailed.
         """
-        if bytes < 0:
-            raise UsageError(f"{bytes} bytes cannot be allocated.")
+        byte_count = whole_number(bytes)
+        if byte_count < 0:
+            raise UsageError(f"{byte_count} bytes cannot be allocated.")
         native = self._open()
-        status, address = native.alloc(bytes, stream)
+        status, address = native.alloc(min(byte_count, REQUEST_BYTES_MOST + 1), _stream_handle(stream))
         if status is not Status.OK:
-            raise self._refusal(native, status, bytes)
+            raise self._refusal(native, status, byte_count)
         return address
 
     def free(self, address: int) -> None:
         """Takes the block back: at once, or when the streams that record_stream() named are done with it."""
         if address:
-            self._check(self._open().free(address), address)
+            self._check(self._open().free(_block_address(address)), address)
 
     def record_stream(self, address: int, stream: int) -> None:
         """Says that `stream` uses the block too, so that its free waits for the work queued there by then."""
-        self._check(self._open().record_stream(address, stream), address)
+        status = self._open().record_stream(_block_address(address), _stream_handle(stream))
+        self._check(status, address)
 
     def stats(self) -> AllocatorStats:
         """What is held now and was held at most."""
@@ -127,6 +135,9 @@ class Allocator(DeviceMemory):
         native, self._native = self._native, None
         if native is not None:
             own_allocators.end_allocator(native)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("An Allocator belongs to its process and cannot be copied or pickled.")
 
     def __enter__(self) -> Allocator:
         return self
@@ -159,6 +170,18 @@ class Allocator(DeviceMemory):
         if status is not Status.OUT_OF_MEMORY:
             self._check(status, 0)
         return describe_out_of_memory(native, self._index, byte_count)
+
+
+def _block_address(address: int) -> int:
+    """`address`, or one that no block has where there is no such address at all."""
+    return address if 0 <= whole_number(address) < _HANDLE_LIMIT else _HANDLE_LIMIT - 1
+
+
+def _stream_handle(stream: int) -> int:
+    """`stream`, if it can be a raw handle; raises UsageError."""
+    if not 0 <= whole_number(stream) < _HANDLE_LIMIT:
+        raise UsageError(f"{stream} is no handle of a stream.")
+    return stream
 
 
 def describe_out_of_memory(native: NativeAllocator, index: int, byte_count: int) -> OutOfMemoryError:

@@ -53,6 +53,10 @@ class TargetExists(UsageError):
         name, force = ("", "force=True") if option is None else (f" with {option}", "-f")
         super().__init__(f"{path} exists already; choose another name{name}, or overwrite it with {force}.")
         self.path = path
+        self.option = option
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return TargetExists, (self.path, self.option)
 
 
 class ProgramNotFound(UsageError):
@@ -127,3 +131,11 @@ class OutOfMemoryError(GpumemError, MemoryError):
         super().__init__(message)
         self.requested_bytes = requested_bytes
         self.free_bytes = free_bytes
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Raised in a worker process it travels to the parent: a pool that cannot take it apart and together hangs.
+        return _refuse_again, (str(self), self.requested_bytes, self.free_bytes)
+
+
+def _refuse_again(message: str, requested_bytes: int, free_bytes: int) -> OutOfMemoryError:
+    return OutOfMemoryError(message, requested_bytes=requested_bytes, free_bytes=free_bytes)

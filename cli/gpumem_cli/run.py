@@ -127,12 +127,13 @@ def run(
     """
     from gpumem.recorder.child import leave_as
     from gpumem.recorder.output import find_output
+    from gpumem.recorder.spec import milliseconds_of
     from gpumem.recorder.supervisor import RunRequest, run_program
 
     target = _find_target(module, code, words)
     limit_bytes = None if memory_limit is None else parse_capacity(memory_limit)
     place = find_output(output, force=force)
-    interval_ms = max(1, round(1000 * nvml_interval)) if nvml_interval else 0
+    interval_ms = milliseconds_of(nvml_interval)
     choice = AllocatorChoice(allocator)
     outcome = run_program(RunRequest(target, place, not no_stacks, interval_ms, limit_bytes, choice))
     if not quiet:

@@ -25,7 +25,7 @@ STEP_READING_AGE_NS = 100_000_000
 def mark(name: str) -> None:
     """Sets a mark: `--at mark:NAME` is the moment of this call."""
     if recording.is_armed() and recording.ensure_started():
-        abi.record_mark(EventKind.MARK, name, 0)
+        abi.record_mark(EventKind.MARK, str(name), 0)  # no program fails for being recorded
         recording.read_at_mark()
 
 
@@ -49,7 +49,7 @@ class scope:  # noqa: N801 (a function to its users, as contextlib's classes are
     def __enter__(self) -> None:
         pushed = recording.is_armed() and recording.ensure_started()
         if pushed:
-            abi.push_scope(self._name)
+            abi.push_scope(str(self._name))
         self._pushed.append(pushed)
 
     def __exit__(

@@ -20,7 +20,7 @@ from gpumem.recorder.notes import say
 from gpumem.recorder.recording import ensure_started as ensure_started
 from gpumem.recorder.recording_part import RecordingPart
 from gpumem.recorder.sealer import Sealer
-from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_default_stem
+from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_default_stem, milliseconds_of
 
 SEALING_SECONDS_AT_MOST = 60.0
 """How long the end of a session waits for its trace; two seconds are the rule."""
@@ -47,6 +47,8 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
         force: bool = False,
     ) -> None:
         self.path = _default_path() if path is None else Path(path).absolute()
+        if not self.path.name:
+            raise UsageError(f"{self.path} is a folder, not a file; choose another name.")
         self._spec = RecordSpec(
             run_id=secrets.token_hex(16),
             folder=str(self.path.parent),
@@ -54,7 +56,7 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
             main_pid=os.getpid(),
             first_name=self.path.name,
             stacks=stacks,
-            nvml_interval_ms=round(1000 * nvml_interval),
+            nvml_interval_ms=milliseconds_of(nvml_interval),
             sealed_by_other=False,
         )
         self._force = force

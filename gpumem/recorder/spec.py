@@ -17,6 +17,7 @@ from gpumem.recorder.startup import VARIABLE as VARIABLE
 from gpumem.vocabulary import AllocatorChoice
 
 TRACE_SUFFIX = ".gpumem"
+NVML_SECONDS_MOST = 3600
 _PROGRAM_BYTES_MAX = 160
 """Of a file's name, which has 255 at most."""
 
@@ -114,6 +115,15 @@ def find_trace_path(spec: RecordSpec, *, pid: int, rank: int | None, is_main: bo
         if not is_taken(folder / (name + TRACE_SUFFIX)):
             return folder / (name + TRACE_SUFFIX)
     return folder / (find_free_stem(folder, candidates[-1]) + TRACE_SUFFIX)
+
+
+def milliseconds_of(seconds: float) -> int:
+    """The time between two NVML readings, at least 1 ms, or 0 for none; raises UsageError for what is no such time."""
+    if not 0 <= seconds <= NVML_SECONDS_MOST:
+        raise UsageError(
+            f"{seconds} is no time between two NVML readings; it is 0, for none, to {NVML_SECONDS_MOST} s."
+        )
+    return max(1, round(1000 * seconds)) if seconds else 0
 
 
 def find_default_stem(folder: Path, program: str, pid: int) -> str:

@@ -87,6 +87,9 @@ def test_start_and_stop_record_too_and_the_programs_end_stops(tmp_path: Path) ->
         ),
         ("gpumem.record('no/a.gpumem').start()", "no is not there; make the folder first, or choose another."),
         ("gpumem.record('.', force=True).start()", "is a folder, not a file; choose another name."),
+        ("gpumem.record('/')", "/ is a folder, not a file; choose another name."),
+        ("gpumem.record(nvml_interval=-1)", "-1 is no time between two NVML readings; it is 0, for none, to 3600 s."),
+        ("gpumem.record(nvml_interval=float('nan'))", "nan is no time between two NVML readings"),
     ],
 )
 def test_wrong_use_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
@@ -129,6 +132,18 @@ def test_record_inside_record_is_a_part_of_the_outer_trace_and_said_once(tmp_pat
     assert ended.stderr.count(b"recorded already") == 1
     assert b"(for the file, stop that recording first)" in ended.stderr
     assert [mark.name for mark in only_trace(tmp_path).marks] == ["in.gpumem", "", "in.gpumem"] * 2
+
+
+def test_marks_and_scopes_of_any_name_do_not_end_a_program_that_is_recorded(tmp_path: Path) -> None:
+    write_program(
+        tmp_path,
+        "import gpumem\nfor name in (1, None, b'x', '', 'a\\0b'):\n    with gpumem.scope(name): gpumem.mark(name)\n",
+    )
+    ended = run_recorded(tmp_path, "-q", "train.py")
+    assert (ended.code, ended.stderr) == (0, b"")
+    trace = only_trace(tmp_path)
+    assert [mark.name for mark in trace.marks] == ["1", "None", "b'x'", "", "a"]
+    assert list(trace.scopes.names)[1:4] == ["1", "None", "b'x'"]
 
 
 @pytest.mark.parametrize("stderr", ["None", "open('/dev/full', 'w', buffering=1)", "closed"])

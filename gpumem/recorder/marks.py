@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from threading import get_ident
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
@@ -39,24 +40,26 @@ def step() -> None:
 class scope:  # noqa: N801 (a function to its users, as contextlib's classes are)
     """Events inside `with scope(name)`, or inside a function decorated with it, belong to the scope `name`.
 
-    A decorated coroutine or generator function is in the scope only while it is called, not while it runs.
+    Scopes nest within their thread. A decorated coroutine or generator function is in the scope only while it is
+    called, not while it runs, and coroutines that take turns inside a `with scope` are in each other's.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._pushed: list[bool] = []
+        self._pushed: dict[int, list[bool]] = {}
 
     def __enter__(self) -> None:
         pushed = recording.is_armed() and recording.ensure_started()
         if pushed:
             abi.push_scope(str(self._name))
-        self._pushed.append(pushed)
+        self._pushed.setdefault(get_ident(), []).append(pushed)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # Only what was pushed is popped, and that always: a recording may have begun or ended meanwhile.
-        if self._pushed.pop():
+        # Only what this thread pushed is popped, and that always: a recording may have begun or ended meanwhile.
+        of_thread = self._pushed.get(get_ident())
+        if of_thread and of_thread.pop():
             abi.pop_scope()
 
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -14,8 +14,8 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +84,14 @@ def ensure_started() -> bool:
                 _process.armed = None
                 say(f"recording is off in process {os.getpid()}: {error}")
         return _process.recording is not None
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Recordings begin inside it: of two threads that begin one, the second finds that of the first."""
+    _watch_forks()  # before the lock is held: a child forked meanwhile has one of its own
+    with _process.lock:
+        yield
 
 
 def current() -> Recording | None:

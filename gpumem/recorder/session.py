@@ -69,18 +69,13 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
         if self._sealer is not None or self._part is not None:
             raise UsageError("This recording has been started already; stop it first, or make another one.")
         self.path = self._own_path
-        if recording.is_armed() and recording.ensure_started():
-            self._part = RecordingPart.begin(self.path)
-            self.path = self._part.outer.trace_path
-            return self
-        self._prepare_folder()
-        sealer = Sealer(self._spec.journals, self._spec.run_id)
-        try:
-            recording.begin(self.path, self._spec)
-        except BaseException:
-            sealer.close()
-            raise
-        self._sealer = sealer
+        with recording.one_at_a_time():
+            if recording.is_armed() and recording.ensure_started():
+                self._part = RecordingPart.begin(self.path)
+                self.path = self._part.outer.trace_path
+                return self
+            self._prepare_folder()
+            self._begin()
         atexit.register(self._stop_at_exit)
         _record_own_allocators()
         if "torch" in sys.modules:
@@ -110,6 +105,15 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
         if self._spec.journal_folder is not None:
             os.rmdir(self._spec.journal_folder)
         return self.path
+
+    def _begin(self) -> None:
+        sealer = Sealer(self._spec.journals, self._spec.run_id)
+        try:
+            recording.begin(self.path, self._spec)
+        except BaseException:
+            sealer.close()
+            raise
+        self._sealer = sealer
 
     def __enter__(self) -> record:
         return self.start()
@@ -168,6 +172,7 @@ def finish_own_journal(sealer: Sealer, journal: Path) -> None:
 
 
 def _default_path() -> Path:
-    program = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
+    script = sys.argv[0] if sys.argv and isinstance(sys.argv[0], str) else ""
+    program = "" if script in ("-c", "-m") else Path(script).stem.lstrip("-.")  # `-` is standard input
     folder = Path.cwd()
-    return folder / (find_default_stem(folder, program, os.getpid()) + TRACE_SUFFIX)
+    return folder / (find_default_stem(folder, program or "python", os.getpid()) + TRACE_SUFFIX)

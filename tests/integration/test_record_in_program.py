@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpumem.recorder.spec import RecordSpec
+from gpumem.vocabulary import EventKind
 from program_runs import only_trace, run, run_python, run_recorded, traces_in, write_program
 
 RECORDS = """
@@ -132,6 +133,65 @@ def test_record_inside_record_is_a_part_of_the_outer_trace_and_said_once(tmp_pat
     assert ended.stderr.count(b"recorded already") == 1
     assert b"(for the file, stop that recording first)" in ended.stderr
     assert [mark.name for mark in only_trace(tmp_path).marks] == ["in.gpumem", "", "in.gpumem"] * 2
+
+
+def test_recordings_that_threads_begin_at_once_are_one_with_parts(tmp_path: Path) -> None:
+    write_program(
+        tmp_path,
+        "import gpumem, threading\n"
+        "gate, begun = threading.Barrier(4), threading.Barrier(4)\n"
+        "def work(number):\n"
+        "    gate.wait()\n"
+        "    one = gpumem.record(f'{number}.gpumem').start()\n"
+        "    begun.wait()\n"
+        "    if one._part is not None: one.stop()\n"
+        "    if begun.wait() == 0: pass\n"
+        "    if one._sealer is not None: one.stop()\n"
+        "threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]\n"
+        "for one in threads: one.start()\n"
+        "for one in threads: one.join()\n",
+    )
+    ended = run_python(tmp_path, "train.py")
+    assert (ended.code, ended.stdout, ended.stderr.count(b"recorded already")) == (0, b"", 3)
+    assert b"Traceback" not in ended.stderr
+    assert len(only_trace(tmp_path).marks) == 6
+
+
+def test_scope_shared_by_threads_is_left_by_the_thread_that_entered_it(tmp_path: Path) -> None:
+    write_program(
+        tmp_path,
+        "import gpumem, threading\n"
+        "shared, entered, left = gpumem.scope('shared'), threading.Event(), threading.Event()\n"
+        "def work():\n"
+        "    with shared:\n"
+        "        entered.set()\n"
+        "        left.wait()\n"
+        "gpu, thread = gpumem.Allocator('simulated'), threading.Thread(target=work)\n"
+        "thread.start()\n"
+        "entered.wait()\n"
+        "with gpumem.record('a.gpumem'):\n"
+        "    with shared:\n"
+        "        left.set()\n"
+        "        thread.join()\n"
+        "        gpu.alloc(512)\n"
+        "    gpu.alloc(1024)\n",
+    )
+    ended = run_python(tmp_path, "train.py")
+    assert (ended.code, ended.stderr) == (0, b"")
+    trace = only_trace(tmp_path)
+    batch = next(trace.event_batches(["requested_bytes", "scope", "kind"]))
+    scopes = {
+        asked: trace.scopes.names[scope]
+        for asked, scope, kind in zip(*(batch[name].tolist() for name in batch.columns), strict=True)
+        if kind == EventKind.ALLOC
+    }
+    assert scopes == {512: "shared", 1024: ""}
+
+
+def test_program_on_standard_input_is_recorded_under_a_name_that_is_no_flag(tmp_path: Path) -> None:
+    ended = run_python(tmp_path, "-", stdin=b"import gpumem\nwith gpumem.record(): gpumem.mark('a')\n")
+    assert (ended.code, ended.stderr) == (0, b"")
+    assert [name.split(".")[0] for name in traces_in(tmp_path)] == ["python"]
 
 
 def test_marks_and_scopes_of_any_name_do_not_end_a_program_that_is_recorded(tmp_path: Path) -> None:

@@ -76,16 +76,16 @@ def start_chromium(playwright: Playwright) -> Browser:
 
 @contextmanager
 def open_page(
-    browser: Browser, path: Path, *, width: int = 1280, dark: bool = False, ready: bool = True
+    browser: Browser, path: Path, *, width: int = 1280, dark: bool = False, ready: bool = True, fragment: str = ""
 ) -> Iterator[OpenedPage]:
-    """A page opened from disk; every request but that for the file itself is noted and refused."""
+    """A page opened from disk, its address ending in `fragment`; requests for more than that file are refused."""
     scheme = "dark" if dark else "light"
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     opened = OpenedPage(context.new_page())
     context.route("**/*", _refusing(opened, path.as_uri()))
     opened.tab.on("console", lambda message: opened.complaints.append(f"{message.type}: {message.text}"))
     opened.tab.on("pageerror", lambda error: opened.complaints.append(str(error)))
-    opened.tab.goto(path.as_uri())
+    opened.tab.goto(f"{path.as_uri()}#{fragment}" if fragment else path.as_uri())
     if ready:
         opened.tab.wait_for_selector("html[data-ready]", timeout=READY_MS)
     try:

@@ -27,6 +27,7 @@ from gpumem.render.html.ranks import ranks_section
 
 SCRIPTS = (
     "gm.js",
+    "address.js",
     "canvas.js",
     "curves.js",
     "flame.js",
@@ -136,7 +137,11 @@ def _packed(name: str, content: str) -> Html:
 
 
 def _footer(plotly: str) -> Html:
-    said = tag("p", "This file holds everything it shows and loads nothing from anywhere.")
+    said = tag(
+        "p",
+        "This file holds everything it shows and loads nothing from anywhere. What is picked and zoomed stands in its "
+        "address: who opens that sees the same.",
+    )
     if not plotly:
         return tag("footer", said)
     match = re.search(r"plotly\.js v(\S+)\s*\*\s*Copyright (\d+-\d+)", plotly)

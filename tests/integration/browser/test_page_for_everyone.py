@@ -73,7 +73,7 @@ FOR_THE_MOUSE_ALONE = """() => [...document.querySelectorAll("main *, header *, 
     .filter((one) => getComputedStyle(one.parentElement).cursor !== "pointer")
     .filter((one) => one.tabIndex < 0)
     .map((one) => one.outerHTML.slice(0, 80))"""
-CONTROLS = "button, select, input, a, summary, canvas, [role], [tabindex]"
+CONTROLS = "button, select, input, a, summary, canvas, [role]:not([role=status]), [tabindex]"
 WITHOUT_A_NAME = """(controls) => [...document.querySelectorAll(controls)]
     .filter((one) => one.checkVisibility() && !one.getAttribute("aria-label"))
     .filter((one) => !(one.textContent.trim() || one.labels?.[0]?.textContent.trim()))

@@ -41,17 +41,19 @@ class BandsFigure {
   constructor(element, found) {
     this.model = new GM.BandsModel(found);
     this.found = found;
-    this.axis = "event";
+    this.axis = GM.address.choice("bands-along", ["time"]) ?? "event";
     this.marked = null;
     this.peakX = null; // where the peak is told, in pixels; null while it is out of sight
     this.surface = null;
     const switchAxis = GM.choice("bands-axis", "Axis", [["time", "Time"], ["event", "Events"]], this.axis, (axis) => {
       this.axis = axis;
+      GM.address.set("bands-along", axis === "time" ? axis : null);
       this.surface.reset();
     });
     const controls = GM.make("div", { class: "controls" }, switchAxis);
     element.append(GM.make("p", { text: shareSentence(found) }), controls);
     this.surface = new GM.Surface(element, {
+      name: "bands",
       label: "Largest allocations over time, stacked; the table below tells the same",
       height: window.innerWidth < 640 ? 300 : 420,
       frame: () => FRAME,
@@ -62,7 +64,8 @@ class BandsFigure {
     });
     controls.append(...this.surface.controls());
     this.legend = GM.siteLegend(this.sites(), "At the peak:");
-    element.append(this.legend, this.table());
+    this.words = new GM.BlockWords();
+    element.append(this.words.element, this.legend, this.table());
   }
 
   /* The sites that hold most in bands at the peak, then those of the largest bands. */
@@ -122,8 +125,13 @@ class BandsFigure {
     for (const b of long.sort((one, other) => area(other) - area(one)).slice(0, LABELS_MAX)) {
       const [from, to, top, bottom] = longest.subarray(4 * b, 4 * b + 4);
       const text = GM.fitted(pen, `${GM.bytes(this.model.held_bytes[b])}  ${GM.siteName(this.stackOf(b).site)}`, (to - from) / ratio - 12);
+      const [x, y] = [FRAME.left + from / ratio + 6, FRAME.top + (top + bottom) / 2 / ratio];
+      if (text && painter.marked[b]) { // no stripes behind it
+        pen.fillStyle = GM.css(painter.rgb[b]);
+        pen.fillRect(x - 3, y - 6, pen.measureText(text).width + 6, 12);
+      }
       pen.fillStyle = GM.ink(painter.rgb[b]);
-      if (text) pen.fillText(text, FRAME.left + from / ratio + 6, FRAME.top + (top + bottom) / 2 / ratio);
+      if (text) pen.fillText(text, x, y);
     }
   }
 
@@ -225,8 +233,15 @@ class BandsFigure {
 
   pick(x, y) {
     const hit = this.at(x, y);
-    if (hit?.band !== undefined) GM.toggle(this.stackOf(hit.band).site);
+    if (hit?.band !== undefined) this.tell(hit.band);
     else GM.select(null);
+  }
+
+  /* Tells a band in words and marks its site; the same band again takes both back. */
+  tell(band) {
+    const stack = this.stackOf(band);
+    const isTold = this.words.toggle(band, bytesSentence(this.model, band), [lifeText(this.model, band, this.found)], stack);
+    GM.select(isTold ? stack.site : null);
   }
 
   /* The largest bands in words. */
@@ -239,7 +254,7 @@ class BandsFigure {
         GM.make("td", { class: "number", text: GM.bytes(model.held_bytes[b]) }),
         GM.make("td", { text: GM.siteText(site) }),
         GM.make("td", { text: lifeText(model, b, this.found) }));
-      return GM.pickable(row, () => GM.toggle(site));
+      return GM.pickable(row, () => this.tell(b));
     });
     const head = GM.make("tr", {}, GM.make("th", { class: "number", text: "Bytes" }), GM.make("th", { text: "Site" }), GM.make("th", { text: "Held" }));
     const table = GM.make("table", {}, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows));
@@ -248,6 +263,7 @@ class BandsFigure {
 
   select(site) {
     this.marked = site;
+    this.words.keepTo(site);
     GM.pressLegend(this.legend, site);
     this.surface.redraw();
   }

@@ -85,6 +85,7 @@ class Painter {
     this.rest = packed(marked === null ? idle : GM.mix(idle, background, 0.6));
     this.line = packed(text);
     this.period = Math.round(7 * ratio);
+    this.edged = Math.round(6 * ratio); // thinner bands of the marked site have stripes alone: edges would hide them
     this.stripe = Math.max(1, Math.round(1.4 * ratio));
     this.rgb = [];
     this.colours = new Uint32Array(model.count);
@@ -136,10 +137,9 @@ class Painter {
       const top = rowOf(below);
       if (top >= bottom) continue;
       rows.fill(this.colours[b], top, bottom);
-      if (this.marked[b]) {
-        striped.fill(1, top, bottom);
-        striped[top] = 2;
-      } else if (bottom - top > 2) rows[top] = this.edges[b];
+      if (this.marked[b]) striped.fill(1, top, bottom);
+      if (this.marked[b] && bottom - top >= this.edged) striped[top] = 2;
+      else if (bottom - top > 2) rows[top] = this.edges[b];
       if (bottom - top >= 12) flats.see(b, top, bottom, from, to);
       bottom = top;
     }

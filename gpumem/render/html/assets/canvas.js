@@ -1,9 +1,10 @@
 "use strict";
 /* Surface: a canvas of ours, sharp on every screen, that can be zoomed, moved, hovered and printed.
 
-   new GM.Surface(host, {label, height, draw(pen, box), tip(x, y), pick(x, y), keys(event), bothAxes})
+   new GM.Surface(host, {name, label, height, draw(pen, box), tip(x, y), pick(x, y), keys(event), bothAxes})
      draw is given a 2D context in CSS pixels and {width, height, ratio}; tip returns lines (GM.make elements or text) or
      null; pick is called for a click that was no drag.
+   name is what the part shown is called in the page's address.
    surface.view = {x0, x1, y0, y1} within [0, 1]: what part of the picture is shown.
    The wheel zooms once the canvas has the focus (or with Ctrl), so that the page can be scrolled over it. */
 
@@ -13,7 +14,7 @@ const SMALLEST = 1e-7;
 class Surface {
   constructor(host, options) {
     this.options = options;
-    this.view = { x0: 0, x1: 1, y0: 0, y1: 1 };
+    this.view = keptView(options.name);
     this.canvas = GM.make("canvas", { class: "surface", tabindex: "0", role: "application", "aria-label": options.label });
     this.canvas.style.height = `${options.height}px`;
     this.tip = GM.make("div", { class: "tip", hidden: true });
@@ -68,6 +69,8 @@ class Surface {
 
   show(view) {
     this.view = view;
+    const shown = [view.x0, view.x1, view.y0, view.y1];
+    GM.address.set(this.options.name, shown.join() === "0,1,0,1" ? null : shown.map((one) => Number(one.toFixed(9))).join());
     this.tip.hidden = true;
     this.redraw();
   }
@@ -170,6 +173,13 @@ class Surface {
   }
 }
 
+/* The part of the picture that the address names, else all of it. */
+function keptView(name) {
+  const [x0, x1, y0, y1] = GM.address.numbers(name, 4) ?? [0, 1, 0, 1];
+  const isPart = x0 >= 0 && x0 < x1 && x1 <= 1 && y0 >= 0 && y0 < y1 && y1 <= 1;
+  return isPart ? { x0, x1, y0, y1 } : { x0: 0, x1: 1, y0: 0, y1: 1 };
+}
+
 function zoomed(from, to, factor, at) {
   const width = Math.min(1, Math.max(SMALLEST, (to - from) / factor));
   const middle = from + at * (to - from);
@@ -247,6 +257,38 @@ GM.stackLines = (stack) => {
   if (stack.frame_count > 8) frames.push(GM.make("li", { text: `… ${GM.counted(stack.frame_count - 8, "more frame")}` }));
   return frames.length ? [site, GM.make("ol", {}, ...frames)] : [site];
 };
+
+/* The block that was clicked, in words that stay and can be copied: how large it is, what is known of it, its whole stack. */
+class BlockWords {
+  constructor() {
+    this.element = GM.make("div", { class: "stack block", role: "status", hidden: true });
+    this.told = null;
+  }
+
+  /* Tells a block once; the same again is taken back. Returns whether it is told now. */
+  toggle(block, title, lines, stack) {
+    this.told = this.told === block ? null : block;
+    this.element.hidden = this.told === null;
+    this.site = stack.site;
+    const frames = stack.frames.map((number) => GM.make("li", { text: GM.frameText(GM.page.frames[number]) }));
+    const left = stack.frame_count - frames.length;
+    const note = !stack.frame_count ? GM.siteTitle(stack.site) : left ? `${GM.counted(left, "more frame")} further out ${left === 1 ? "is" : "are"} not kept on this page.` : "";
+    this.element.replaceChildren(
+      GM.make("p", {}, GM.make("b", { text: title })), ...lines.map((text) => GM.make("p", { text })),
+      ...(frames.length ? [GM.make("p", { class: "quiet", text: "Its call stack, innermost first:" }), GM.make("ol", {}, ...frames)] : []),
+      ...(note ? [GM.make("p", { class: "quiet", text: note })] : []));
+    return this.told !== null;
+  }
+
+  /* Nothing is told any more; but for a block of the site that is marked. */
+  keepTo(site) {
+    if (this.told === null || site === this.site) return;
+    this.told = null;
+    this.element.hidden = true;
+  }
+}
+
+GM.BlockWords = BlockWords;
 
 /* A site in a word. */
 GM.siteName = (site) => GM.page.sites[site]?.function ?? (site < 0 ? "not listed" : "no Python stack");

@@ -17,11 +17,14 @@ const TIME_UNITS = [[7200e9, 3600e9, "h"], [300e9, 60e9, "min"], [2e9, 1e9, "s"]
 class Curves {
   constructor(element) {
     settings.point = null;
+    settings.mode = GM.address.choice("curves", ["sites"]) ?? "curves";
+    settings.axis = GM.address.choice("along", ["events"]) ?? "time";
+    settings.whole = GM.address.get("height") === "card";
     this.view = GM.view();
     this.trace = GM.trace();
     [, this.unit, this.unitName] = TIME_UNITS.find(([least]) => this.trace.duration_ns >= least);
     this.read();
-    this.range = this.beginning();
+    this.range = this.keptRange() ?? this.beginning();
     this.build(element);
     this.redraw();
   }
@@ -76,7 +79,22 @@ class Curves {
     return [...this.x(group), settings.axis === "time" ? this.trace.duration_ns / this.unit : Math.max(0, this.trace.events - 1)];
   }
 
+  /* The part of the axis that the address names. */
+  keptRange() {
+    const [from, to] = [GM.address.number("from"), GM.address.number("to")];
+    return from !== null && to !== null && from < to ? [from, to].map((at) => (settings.axis === "time" ? at / this.unit : at)) : null;
+  }
+
+  keep() {
+    const all = this.beginning() ?? this.everything();
+    const isPart = this.range && this.range.some((at, end) => at !== all[end]);
+    const [from, to] = isPart ? this.range.map((at) => Math.round(settings.axis === "time" ? at * this.unit : at)) : [null, null];
+    const kept = { curves: settings.mode === "sites" ? "sites" : null, along: settings.axis === "events" ? "events" : null, height: settings.whole ? "card" : null, from, to };
+    for (const [name, value] of Object.entries(kept)) GM.address.set(name, value);
+  }
+
   redraw() {
+    this.keep();
     const { traces, rows } = this.parts();
     this.drawn = traces;
     this.legend.replaceChildren(...traces.map(legendEntry));
@@ -96,6 +114,7 @@ class Curves {
     this.plot.on("plotly_relayout", (change) => {
       if (!Object.keys(change).some((key) => key.startsWith("xaxis"))) return;
       this.range = change["xaxis.autorange"] ? this.everything() : [...this.plot.layout.xaxis.range];
+      this.keep();
       const axis = this.heightAxis();
       GM.plotly.relayout(this.plot, { "yaxis.range": axis.range, "yaxis.tickvals": axis.tickvals, "yaxis.ticktext": axis.ticktext, annotations: this.markNames(this.trace.marks.filter((mark) => mark.kind === "mark")) });
     });
@@ -240,7 +259,7 @@ class Curves {
     const drawn = !this.curves ? "" : few ? "Every event is drawn." : `${GM.count(this.curves.event.length)} of ${GM.counted(this.curves.device_events, "event")} are drawn; every peak is among them.`;
     const before = this.range && this.range[0] > 0 && this.range[0] === this.beginning()?.[0] ? ` The quiet first ${GM.duration(this.view.beginning_ns)} are left out: pull the slider below the picture to see them.` : "";
     const driver = this.view.driver_event_count > (this.driver?.event.length ?? 0) ? ` The ${GM.count(this.driver.event.length)} largest of ${GM.counted(this.view.driver_event_count, "driver event")} are shown.` : "";
-    this.note.textContent = `${drawn}${before}${driver}${above.length ? ` Above the picture: ${above.join("; ")}.` : ""}`;
+    GM.say(this.note, `${drawn}${before}${driver}${above.length ? ` Above the picture: ${above.join("; ")}.` : ""}`);
     return { range: [0, 1.04 * top], ...byteTicks(top) };
   }
 

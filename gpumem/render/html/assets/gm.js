@@ -112,10 +112,12 @@ GM.siteTitle = (number) => {
 
 GM.plotlyText = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
+const SENTENCES = new Set(["p", "td", "summary"]);
+
 GM.make = (name, properties = {}, ...children) => {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {
-    if (key === "text") made.textContent = value;
+    if (key === "text") made.append(...(SENTENCES.has(name) ? GM.sentence(value) : [value]));
     else if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else if (value !== false && value !== null) made.setAttribute(key, value === true ? "" : value);
   }
@@ -125,6 +127,9 @@ GM.make = (name, properties = {}, ...children) => {
 
 /* A text in pieces that keep each figure on one line with its unit. */
 GM.sentence = (text) => text.split(/(\d[\d.,]* (?:[KMGT]iB|B|s|ms|us|ns|min|%)(?!\w))/).map((part, at) => (at % 2 ? GM.make("span", { class: "whole", text: part }) : part));
+
+/* The same in place of what an element says. */
+GM.say = (element, text) => element.replaceChildren(...GM.sentence(text));
 
 /* Where the window is narrow, the cells of a row stand below one another, each behind the name of its column. */
 GM.fold = (table) => {
@@ -194,6 +199,7 @@ GM.select = (number) => {
   const pressed = document.activeElement === document.body ? null : document.activeElement;
   const top = pressed?.getBoundingClientRect().top;
   site = number;
+  GM.address.set("site", site);
   const bar = document.getElementById("selected");
   bar.hidden = site === null;
   document.getElementById("selected-text").textContent = site === null ? "" : `Marked: ${GM.siteText(site)}`;
@@ -217,6 +223,7 @@ GM.trace = () => GM.page.traces[GM.view().trace];
 
 GM.showView = (number) => {
   view = number;
+  GM.address.set("view", view === GM.page.first_view ? null : view);
   for (const part of document.querySelectorAll("[data-view]")) part.hidden = Number(part.dataset.view) !== view;
   for (const row of document.querySelectorAll("[data-show]")) row.setAttribute("aria-current", String(Number(row.dataset.show) === view));
   const list = document.getElementById("view-switch");

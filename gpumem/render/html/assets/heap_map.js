@@ -12,8 +12,10 @@ class HeapFigure {
   constructor(element, heap) {
     this.heap = heap;
     this.moments = heap.moments.map(decode);
-    this.number = startingMoment(this.moments);
-    this.by = "site";
+    this.start = startingMoment(this.moments);
+    const kept = GM.address.number("moment");
+    this.number = this.moments[kept] ? kept : this.start;
+    this.by = GM.address.choice("colours", ["state"]) ?? "site";
     this.marked = null;
     this.scales = new Map();
     const label = GM.make("output", { class: "moment", for: "heap-moment" });
@@ -21,6 +23,7 @@ class HeapFigure {
     this.slider = GM.make("input", { type: "range", id: "heap-moment", min: "0", max: String(this.moments.length - 1), value: String(this.number), "aria-label": "Moment", oninput: () => this.show(Number(this.slider.value)) });
     const colours = GM.choice("heap-colours", "Colours", [["site", "By site"], ["state", "By state"]], this.by, (by) => {
       this.by = by;
+      GM.address.set("colours", by === "state" ? by : null);
       this.surface.redraw();
       this.fillLegend();
     });
@@ -30,6 +33,7 @@ class HeapFigure {
     this.facts = GM.make("div", { class: "heap-facts" });
     element.append(GM.make("div", { class: "heap" }, map, this.facts));
     this.surface = new GM.Surface(map, {
+      name: "heap",
       label: "Map of the heap: segments with their blocks and gaps; the tables beside and below tell the same",
       height: window.innerWidth < 640 ? 320 : 440,
       bothAxes: true,
@@ -41,7 +45,8 @@ class HeapFigure {
     this.legend = GM.make("div");
     this.note = GM.make("p", { class: "quiet" });
     this.pinned = GM.make("div");
-    map.append(this.legend);
+    this.words = new GM.BlockWords();
+    map.append(this.words.element, this.legend);
     this.segmentTable = GM.make("details", { class: "as-table" });
     element.append(this.note, this.pinned, this.segmentTable);
     this.show(this.number);
@@ -54,16 +59,18 @@ class HeapFigure {
   show(number) {
     this.number = number;
     this.slider.value = String(number);
+    GM.address.set("moment", number === this.start ? null : number);
     const text = `${this.moment.names.join(", ")} · ${GM.duration(this.moment.time_ns)}`;
     this.label.textContent = `${text} (${number + 1} of ${this.moments.length})`;
     this.slider.setAttribute("aria-valuetext", text);
     for (const button of this.momentButtons) button.setAttribute("aria-pressed", String(Number(button.dataset.moment) === number));
     this.surface.tip.hidden = true;
+    this.words.keepTo(null);
     this.surface.redraw();
     this.fillFacts();
     this.fillLegend();
     this.fillPinned();
-    this.note.textContent = noteOf(this.moment, this.heap);
+    GM.say(this.note, noteOf(this.moment, this.heap));
     this.fillTable();
   }
 
@@ -225,7 +232,7 @@ class HeapFigure {
   }
 
   siteOf(cell) {
-    return GM.view().stacks[this.moment.cells.stack[cell]]?.site ?? -1;
+    return this.stackOf(cell)?.site ?? -1;
   }
 
   /* ---- what a person points at ---- */
@@ -263,23 +270,41 @@ class HeapFigure {
     if (!hit) return null;
     const segment = segmentText(this.moment, hit.segment);
     if (hit.cell < 0) return [GM.make("b", { text: this.heap.basis === "allocated" ? "" : "between requests" }), segment];
+    const [title, ...lines] = this.told(hit.cell);
+    const tip = [GM.make("b", { text: title }), ...lines, segment];
+    if (!this.isOfOneSite(hit.cell)) return tip;
+    return Object.assign([...tip, ...GM.stackLines(this.stackOf(hit.cell))], { site: this.siteOf(hit.cell) });
+  }
+
+  /* A cell in words: how large and in which state, then what else is known of it. */
+  told(cell) {
     const { cells } = this.moment;
-    const { cell } = hit;
     const [state, count] = [cells.state[cell], cells.block_count[cell]];
     const runs = count > 1 ? ` in ${GM.counted(count, "block")}` : "";
-    const lines = [GM.make("b", { text: `${GM.bytes(cells.cell_bytes[cell])}${runs}, ${STATE_TEXT[state]}` })];
+    const lines = [`${GM.bytes(cells.cell_bytes[cell])}${runs}, ${STATE_TEXT[state]}`];
     if (state === MIXED) lines.push(`${GM.bytes(cells.allocated_bytes[cell])} of it ${this.heap.basis === "allocated" ? "allocated" : "requested"}`);
     if (cells.is_pinning[cell]) lines.push("beside a gap: while this lives, the gap cannot go back");
     if (count === 1) lines.push(cells.event[cell] < 0 ? "made before the recording" : `made by event ${GM.count(cells.event[cell])}`);
-    lines.push(segment);
-    if (count && state !== MIXED) lines.push(...GM.stackLines(GM.view().stacks[cells.stack[cell]]));
-    return Object.assign(lines, count && state !== MIXED ? { site: this.siteOf(cell) } : {});
+    return lines;
   }
 
+  isOfOneSite(cell) {
+    return this.moment.cells.block_count[cell] > 0 && this.moment.cells.state[cell] !== MIXED;
+  }
+
+  stackOf(cell) {
+    return GM.view().stacks[this.moment.cells.stack[cell]];
+  }
+
+  /* Tells a block in words and marks its site; the same block again takes both back. */
   pick(x, y) {
     const hit = this.at(x, y);
-    if (hit && hit.cell >= 0 && this.moment.cells.block_count[hit.cell] && this.moment.cells.state[hit.cell] !== MIXED) GM.toggle(this.siteOf(hit.cell));
-    else GM.select(null);
+    if (!hit || hit.cell < 0 || !this.isOfOneSite(hit.cell)) return GM.select(null);
+    const [title, ...lines] = this.told(hit.cell);
+    const { cells } = this.moment;
+    const address = `at 0x${(this.moment.addresses[hit.segment] + cells.offset[hit.cell]).toString(16)}, ${segmentText(this.moment, hit.segment)}`;
+    const isTold = this.words.toggle(`${this.number} ${hit.cell}`, title, [...lines, address], this.stackOf(hit.cell));
+    return GM.select(isTold ? this.siteOf(hit.cell) : null);
   }
 
   /* ---- the same in words ---- */
@@ -350,6 +375,7 @@ class HeapFigure {
 
   select(site) {
     this.marked = site;
+    this.words.keepTo(site);
     GM.pressLegend(this.legend, site);
     this.surface.redraw();
   }

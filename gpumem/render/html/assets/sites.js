@@ -17,6 +17,7 @@ GM.figures.push({ id: "sites", draw: (element) => new Sites(element).handle() })
 
 class Sites {
   constructor(element) {
+    settings.search = GM.address.get("search") ?? "";
     this.view = GM.view();
     const rows = this.view.site_rows;
     const columns = Object.fromEntries(["site", "peak_bytes", "block_count", "most_bytes", "alloc_count"].map((name) => [name, GM.column(rows[name])]));
@@ -34,7 +35,7 @@ class Sites {
 
   build(element) {
     const search = GM.make("input", { type: "search", id: "sites-search", placeholder: "Search sites", "aria-label": "Search sites", value: settings.search });
-    search.addEventListener("input", () => { settings.search = search.value; this.fill(); });
+    search.addEventListener("input", () => { settings.search = search.value; GM.address.set("search", search.value); this.fill(); });
     this.count = GM.make("span", { class: "quiet", id: "sites-count", role: "status" });
     this.heads = COLUMNS.map(([name, title, isNumber]) => GM.make("th", { scope: "col", class: isNumber ? "number" : "", "data-column": name },
       GM.make("button", { type: "button", text: title, onclick: () => this.sortBy(name, isNumber) })));

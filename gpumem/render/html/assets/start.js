@@ -16,8 +16,20 @@ function wireSwitches() {
   });
   for (const table of document.querySelectorAll("table:not(.ledger)")) GM.fold(table);
   for (const link of document.querySelectorAll("header nav a")) link.hidden = !document.querySelector(link.getAttribute("href"));
-  document.getElementById("view-switch")?.addEventListener("change", (event) => GM.showView(Number(event.target.value)));
-  for (const row of document.querySelectorAll("[data-show]")) GM.pickable(row, () => GM.showView(Number(row.dataset.show)));
+  document.getElementById("view-switch")?.addEventListener("change", (event) => changeView(Number(event.target.value)));
+  for (const row of document.querySelectorAll("[data-show]")) GM.pickable(row, () => changeView(Number(row.dataset.show)));
+}
+
+function changeView(number) {
+  if (number !== GM.state.view) GM.address.forgetView();
+  GM.showView(number);
+}
+
+/* Shows what the address says, as far as this page has it. */
+function followAddress() {
+  const [view, site] = [GM.address.number("view"), GM.address.number("site")];
+  GM.showView(GM.page.views[view] ? view : GM.page.first_view);
+  GM.select(GM.page.sites[site] !== undefined ? site : null);
 }
 
 function wirePrinting() {
@@ -41,13 +53,18 @@ async function start() {
   await painted();
   await GM.load();
   if (document.getElementById("gm-plotly")) {
-    GM.showView(GM.page.first_view);
+    followAddress();
     GM.drawFigures();
     await painted();
     await GM.loadPlotly();
     GM.drawFigures();
     wirePrinting();
+    GM.address.watch(() => {
+      followAddress();
+      GM.address.go();
+    });
   }
+  GM.address.go();
   GM.finish();
 }
 

@@ -1,0 +1,192 @@
+"""What a reader looks for: one block's whole stack, frames by name, and an address that shows others the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from chromium_pages import OpenedPage, open_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.needs("chromium", "playwright")
+
+PageOf = Callable[[str], Path]
+
+
+def click_canvas(page: OpenedPage, figure: str, x: float, y: float) -> None:
+    """Clicks a figure's canvas at a place in shares of it."""
+    page.figure(figure)
+    box = page.tab.locator(f'[data-figure="{figure}"] canvas').bounding_box()
+    assert box is not None
+    page.tab.mouse.click(box["x"] + x * box["width"], box["y"] + y * box["height"])
+    page.settle()
+
+
+def stack_of(page: OpenedPage, figure: str) -> list[str]:
+    return page.tab.locator(f'[data-figure="{figure}"] .block li').all_inner_texts()
+
+
+def test_a_band_that_is_clicked_tells_its_life_and_whole_stack_till_it_is_clicked_again(training: OpenedPage) -> None:
+    click_canvas(training, "bands", 0.5, 0.8)
+    told = training.tab.locator('[data-figure="bands"] .block')
+    assert re.match(r"[\d.]+ [KMG]iB", told.inner_text())
+    assert re.search(r"from [\d.]+ m?s \(event [\d,]+\)", told.inner_text())
+    frames = stack_of(training, "bands")
+    assert frames[-1].startswith("<module> (")
+    assert any("gpt2_train.py" in frame for frame in frames)
+    assert training.run("() => GM.state.site") is not None
+    training.figure("bands")
+    click_canvas(training, "bands", 0.5, 0.8)
+    assert not told.is_visible()
+    assert training.run("() => GM.state.site") is None
+
+
+def test_another_block_of_the_marked_site_is_told_and_the_site_stays_marked(training: OpenedPage) -> None:
+    training.figure("bands")
+    training.run("() => { document.querySelector('[data-figure=bands] details').open = true; }")
+    rows = training.tab.locator('[data-figure="bands"] tbody tr')
+    sites = [row.get_attribute("data-mark") for row in rows.all()]
+    first = sites.index(next(site for site in sites if sites.count(site) > 1))
+    second = sites.index(sites[first], first + 1)
+    rows.nth(first).click()
+    told = training.tab.locator('[data-figure="bands"] .block')
+    one = told.inner_text()
+    rows.nth(second).click()
+    assert told.is_visible()
+    assert told.inner_text() != one
+    assert str(training.run("() => GM.state.site")) == sites[first]
+    training.tab.keyboard.press("Escape")
+    assert not told.is_visible()
+
+
+def test_a_block_of_the_heap_tells_its_address_and_whole_stack(training: OpenedPage) -> None:
+    click_canvas(training, "heap", 0.1, 0.26)
+    told = training.tab.locator('[data-figure="heap"] .block').inner_text()
+    assert re.search(r"at 0x[0-9a-f]+, in a segment of [\d.]+ MiB at 0x[0-9a-f]+", told)
+    assert re.search(r"made by event [\d,]+", told)
+    frames = stack_of(training, "heap")
+    assert len(frames) > 8
+    assert frames[-1].startswith("<module> (")
+    training.tab.keyboard.press("Escape")
+
+
+def test_frames_are_searched_and_what_they_hold_is_summed_once(training: OpenedPage) -> None:
+    training.figure("flame")
+    training.tab.locator('#flame-kind [data-value="full"]').click()
+    training.tab.fill("#flame-search", "attend gpt2")
+    script = """() => {
+        const tree = GM.view().flame.full;
+        const [parent, frame, bytes] = ["parent", "frame", "bytes"].map((name) => GM.column(tree[name]));
+        const is = (at) => frame[at] >= 0 && /attend.*gpt2/.test(GM.frameText(GM.page.frames[frame[at]]).toLowerCase());
+        const above = (at) => parent[at] >= 0 && (is(parent[at]) || above(parent[at]));
+        const found = [...parent.keys()].filter(is);
+        const held = found.filter((at) => !above(at)).reduce((sum, at) => sum + bytes[at], 0);
+        return [found.length, GM.bytes(held), GM.share(held, bytes[0])];
+    }"""
+    count, held, share = training.run(script)
+    assert count > 1
+    words = training.tab.locator("#flame-found").inner_text()
+    assert words == f"{count} frames found: {held}, {share} of the peak"
+    bold = training.tab.locator("#flame-plot .slicetext", has_text="attend")
+    assert "font-weight:bold" in bold.first.inner_html()
+    training.tab.fill("#flame-search", "no such frame")
+    assert training.tab.locator("#flame-found").inner_text() == "no frame found"
+    training.tab.fill("#flame-search", "")
+    assert training.tab.locator("#flame-found").inner_text() == ""
+    training.tab.locator('#flame-kind [data-value="own"]').click()
+
+
+def test_wide_frames_are_named_and_no_name_is_wider_than_its_frame(training: OpenedPage) -> None:
+    training.figure("flame")
+    script = """() => [...document.querySelectorAll("#flame-plot .slice")].map((slice) => [
+        slice.querySelector(".surface").getBoundingClientRect().width,
+        slice.querySelector(".slicetext")?.getBoundingClientRect().width ?? 0,
+    ])"""
+    sizes = [size for size in training.run(script) if size[0] >= 1]
+    assert len(sizes) > 10
+    assert [size for size in sizes if size[1] > size[0]] == []
+    assert [size for size in sizes if size[0] >= 60 and not size[1]] == []
+
+
+def explored(page: OpenedPage) -> dict[str, Any]:
+    """What is shown, once all of it is drawn."""
+    page.run("() => GM.drawAll()")
+    page.settle()
+    state: dict[str, Any] = page.run("() => GM.state")
+    state["curves"].pop("point")
+    state["bands"].pop("peak_x")
+    for figure in ("bands", "heap"):
+        state[figure]["view"] = {name: round(value, 6) for name, value in state[figure]["view"].items()}
+    return {name: state[name] for name in ("view", "site", "curves", "flame", "sites", "bands", "heap")}
+
+
+def test_the_address_shows_who_opens_it_the_same(browser: Browser, page_of: PageOf) -> None:
+    path = page_of("gpt2_train+resnet50_train")
+    with open_page(browser, path) as page:
+        page.run("() => GM.drawAll()")
+        page.tab.select_option("#view-switch", "1")
+        page.tab.locator('#curves-mode [data-value="sites"]').click()
+        page.tab.locator('#flame-kind [data-value="inverted"]').click()
+        page.tab.fill("#flame-search", "forward")
+        page.tab.fill("#sites-search", "train")
+        page.tab.locator('#bands-axis [data-value="time"]').click()
+        page.tab.get_by_label("Show what is around the peak").click()
+        page.tab.locator('[data-figure="heap"] [data-moment]').last.click()
+        page.tab.locator('#heap-colours [data-value="state"]').click()
+        page.run("() => GM.select(4)")
+        page.tab.wait_for_timeout(400)
+        address, shown = page.tab.url, explored(page)
+    assert "#heap?" in address
+    with open_page(browser, path, fragment=address.split("#")[1]) as page:
+        assert explored(page) == shown
+        assert page.tab.url == address
+        top = page.run("() => document.getElementById('heap').getBoundingClientRect().top")
+        assert -5 < top < 450
+        assert page.complaints == []
+
+
+def test_another_view_begins_as_it_is_made(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("gpt2_train+resnet50_train")) as page:
+        page.run("() => GM.drawAll()")
+        page.tab.locator('[data-figure="heap"] [data-moment]').last.click()
+        page.tab.wait_for_timeout(300)
+        assert "moment=" in page.tab.url
+        page.tab.select_option("#view-switch", "1")
+        page.tab.wait_for_timeout(300)
+        assert "moment=" not in page.tab.url
+        assert "view=1" in page.tab.url
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        "heap?view=99&site=-7&moment=1e9&heap=1,0,2,&level=99999&from=5&to=3&calls=<b>&bands=NaN,NaN,NaN,NaN",
+        "heap?site=%3Cimg%20src=x%20onerror=window.pwned=true%3E&search=%3Cscript%3Ewindow.pwned=true%3C/script%3E",
+        "%3Cimg%20src=x%3E?view=0.5&site=1.5&moment=0.5",
+        "%E0%A4%A",
+    ],
+)
+def test_an_address_that_makes_no_sense_harms_nothing(browser: Browser, page_of: PageOf, fragment: str) -> None:
+    with open_page(browser, page_of("out_of_memory"), fragment=fragment) as page:
+        state = explored(page)
+        assert page.complaints == []
+        assert page.run("() => window.pwned") is None
+        assert state["view"] == 0
+        assert state["site"] is None
+        assert state["bands"]["view"] == {"x0": 0, "x1": 1, "y0": 0, "y1": 1}
+
+
+def test_a_link_to_a_section_keeps_what_is_shown(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("gpt2_train")) as page:
+        page.run("() => GM.select(2)")
+        page.tab.locator("header nav a", has_text="Heap").click()
+        page.tab.wait_for_timeout(600)
+        assert page.tab.url.endswith("#heap?site=2")
+        assert page.run("() => GM.state.site") == 2
+        assert abs(page.run("() => document.getElementById('heap').getBoundingClientRect().top") - 64) < 3

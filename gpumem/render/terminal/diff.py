@@ -34,6 +34,8 @@ _LABEL_WIDTH = 20
 _BYTES_WIDTH = 13
 _CHANGE_WIDTH = 12
 _WORD_WIDTH = 9
+_PLACE_WIDTH_LEAST = 24
+"""Where there is less room beside the change, its place stands below it."""
 _SETTING_WIDTH = 24
 
 
@@ -127,14 +129,16 @@ def _device_lines(diff: TraceDiff, device: DeviceDiff, page: Page, top: int, *, 
         return
     yield ""
     titles = ("before", "after", "change", *(["of before"] if _has_share(page) else []))
-    head = "".join(fit_right(title, _BYTES_WIDTH) for title in titles)
-    yield Text(fit_left(_device_name(device, page), _LABEL_WIDTH) + head, style=theme.QUIET)
+    head = Text("".join(fit_right(title, _BYTES_WIDTH) for title in titles))
+    for line in theme.labelled(_device_name(device, page), _LABEL_WIDTH, head, page):
+        line.stylize(theme.QUIET)
+        yield line
     if is_known and device.basis is Basis.ALLOCATED:
-        yield _figure_row("requested", device.requested_bytes, page)
+        yield from _figure_rows("requested", device.requested_bytes, page)
     for figure in _figures_shown(diff, device) if is_known else ():
-        yield _figure_row(figure_name(figure, device.basis), figure_of(device, figure), page)
+        yield from _figure_rows(figure_name(figure, device.basis), figure_of(device, figure), page)
     if device.nvml_process_bytes != BeforeAfter(None, None):
-        yield _figure_row("NVML: this process", device.nvml_process_bytes, page)
+        yield from _figure_rows("NVML: this process", device.nvml_process_bytes, page)
     if is_known:
         yield ""
         yield from _group_lines(device, page, top, by_stack=by_stack)
@@ -163,8 +167,8 @@ def _figures_shown(diff: TraceDiff, device: DeviceDiff) -> Iterator[Figure]:
         yield Figure.RESERVED_PEAK
 
 
-def _figure_row(name: str, figure: BeforeAfter, page: Page) -> Text:
-    row = Text(fit_left(name, _LABEL_WIDTH))
+def _figure_rows(name: str, figure: BeforeAfter, page: Page) -> Iterator[Text]:
+    row = Text()
     for value in (figure.before, figure.after):
         row.append(fit_right("-" if value is None else format_bytes(value), _BYTES_WIDTH))
     delta = "-" if figure.delta is None else format_bytes_delta(figure.delta)
@@ -172,7 +176,7 @@ def _figure_row(name: str, figure: BeforeAfter, page: Page) -> Text:
     if figure.delta and figure.before and _has_share(page):
         sign = "+" if figure.delta > 0 else ""
         row.append(fit_right(f"{sign}{format_share(figure.delta, figure.before)}", _BYTES_WIDTH), style="not bold")
-    return row
+    return theme.labelled(name, _LABEL_WIDTH, row, page)
 
 
 def _group_lines(device: DeviceDiff, page: Page, top: int, *, by_stack: bool) -> Iterator[Text]:
@@ -205,8 +209,11 @@ def _group_rows(group: GroupDiff, page: Page, *, by_stack: bool) -> Iterator[Tex
     room = page.width - indent - _WORD_WIDTH - 2
     row = Text(fit_right(format_bytes_delta(group.delta_bytes), _CHANGE_WIDTH), style=theme.FIGURE)
     word = "same" if group.change is Change.RECOUNTED else group.change.value
-    row.append(f"  {fit_left(word, _WORD_WIDTH)}{_place(group, room, page)}", style="not bold")
-    yield row
+    if room >= _PLACE_WIDTH_LEAST:
+        yield row.append(f"  {fit_left(word, _WORD_WIDTH)}{_place(group, room, page)}", style="not bold")
+    else:
+        yield row.append(f"  {word}", style="not bold")
+        yield Text(f"  {_place(group, page.width - 2, page)}")
     for line in theme.wrap(_amounts(group, page), page.width - indent):
         yield Text(" " * indent + theme.shorten(line, page.width - indent, page.glyphs.ellipsis), style=theme.QUIET)
     if by_stack:

@@ -25,6 +25,8 @@ _LABEL_WIDTH = 28
 _FIGURE_WIDTH = 18
 _FIGURE_WIDTH_LEAST = 15
 _FACT_WIDTH = 16
+_REFUSED_WIDTH = 60
+"""A narrower page leaves out when a site would first run out, so that the site can be told."""
 _STACK_FRAMES_SHOWN = 6
 
 
@@ -110,12 +112,10 @@ def _figure_table(findings: ReplayFindings, device: DeviceReplay, page: Page) ->
     found = device.what_if
     made = device.followed if found is None else found.figures
     width = max(_FIGURE_WIDTH_LEAST, min(_FIGURE_WIDTH, (page.width - _LABEL_WIDTH) // 2))
-    yield Text(
-        fit_left(f"device {device.facts.device}", _LABEL_WIDTH)
-        + fit_right("recorded", width)
-        + fit_right("replayed" if found is None else "would be", width),
-        style=theme.QUIET,
-    )
+    head = Text(fit_right("recorded", width) + fit_right("replayed" if found is None else "would be", width))
+    for line in theme.labelled(f"device {device.facts.device}", _LABEL_WIDTH, head, page):
+        line.stylize(theme.QUIET)
+        yield line
     requests = device.request_count
     can_grow = any(is_expandable_on(line) for line in (findings.settings, findings.meta.settings))
     grown, shrunk = (", or grown", ", or shrunk") if can_grow else ("", "")
@@ -127,10 +127,9 @@ def _figure_table(findings: ReplayFindings, device: DeviceReplay, page: Page) ->
         ("out of memory", "oom_count", False),
     ):
         of = requests if field == "oom_count" else None
-        row = Text(fit_left(label, _LABEL_WIDTH))
-        row.append(fit_right(_figure(device.recorded, field, is_bytes, of), width))
+        row = Text(fit_right(_figure(device.recorded, field, is_bytes, of), width))
         row.append(fit_right(_figure(made, field, is_bytes, of), width), style=theme.FIGURE)
-        yield row
+        yield from theme.labelled(label, _LABEL_WIDTH, row, page)
 
 
 def _figure(figures: RunFigures | None, field: str, is_bytes: bool, of: int | None) -> str:
@@ -244,31 +243,30 @@ def _event_text(event: EventFacts | None, nothing: str) -> str:
 
 
 def _refused_table(found: WhatIfFigures, request_count: int, page: Page, top: int) -> Iterator[Text]:
-    yield Text(
-        fit_right("requests", 9)
-        + fit_right("largest", 12)
-        + fit_right("first at", 11)
-        + "  "
-        + theme.fitting(page.width - 34, "site that would run out", "site"),
-        style=theme.QUIET,
-    )
+    has_time = page.width >= _REFUSED_WIDTH
+    indent = 34 if has_time else 23
+    room = page.width - indent
+    time = fit_right("first at", 11) if has_time else ""
+    title = theme.fitting(room, "site that would run out", "site")
+    yield Text(f"{fit_right('requests', 9)}{fit_right('largest', 12)}{time}  {title}", style=theme.QUIET)
     for one in found.refused_by_site[:top]:
         row = Text().append(fit_right(format_count(one.request_count), 9), style=theme.FIGURE)
         row.append(fit_right(format_bytes(one.requested_bytes_most), 12))
-        row.append(fit_right(format_duration(one.first_time_ns), 11))
-        yield row.append(f"  {_site(one, page)}")
+        if has_time:
+            row.append(fit_right(format_duration(one.first_time_ns), 11))
+        yield row.append(f"  {_site(one, room, page)}")
     rest = len(found.refused_by_site) - top
     if rest > 0:
         more, flag = counted(rest, "more site"), f"--top {len(found.refused_by_site)}"
-        said = theme.fitting(page.width - 34, f"({more}; {flag} shows all)", f"({more}; {flag})")
-        yield Text(f"{'':32}  {said}")
+        said = theme.fitting(room, f"({more}; {flag} shows all)", f"({more}; {flag})", f"({more})")
+        yield Text(" " * indent + said)
 
 
-def _site(refused: RefusedRequests, page: Page) -> str:
+def _site(refused: RefusedRequests, room: int, page: Page) -> str:
     if refused.site is None:
-        return theme.fitting(page.width - 34, "(no Python stack: autograd, C++ code)", "(no Python stack)")
+        return theme.fitting(room, "(no Python stack: autograd, C++ code)", "(no Python stack)")
     site = refused.site
-    return theme.site_text(site.file, site.line, site.function, page.width - 34, page.glyphs.ellipsis)
+    return theme.site_text(site.file, site.line, site.function, room, page.glyphs.ellipsis)
 
 
 def _fact(name: str, text: str, page: Page) -> Text:

@@ -186,8 +186,8 @@ def _figure_table(device: DeviceSummary, page: Page) -> Iterator[Text]:
         if figures is not None and figures != EndAndPeak(None, None):
             yield _figure_row(name, figures, capacity, remark, page)
     yield from _nvml_rows(device, page)
-    if said:
-        yield Text(said, style=theme.QUIET)
+    for line in theme.wrap(said, page.width) if said else ():
+        yield Text(line, style=theme.QUIET)
 
 
 def _said_the_same(device: DeviceSummary) -> str:

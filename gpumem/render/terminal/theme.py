@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -103,6 +103,15 @@ def fit_right(text: str, width: int) -> str:
 def fit_left(text: str, width: int) -> str:
     """`text` filled with blanks to `width` cells; never cut."""
     return text + " " * (width - cell_len(text))
+
+
+def labelled(label: str, label_width: int, figures: Text, page: Page) -> Iterator[Text]:
+    """A row of a table: the label and its figures, below it where the page is too narrow for both."""
+    if label_width + figures.cell_len <= page.width:
+        yield Text(fit_left(label, label_width)).append(figures)
+    else:
+        yield Text(shorten(label, page.width, page.glyphs.ellipsis))
+        yield figures
 
 
 def shorten(text: str, width: int, ellipsis: str) -> str:

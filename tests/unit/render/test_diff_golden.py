@@ -16,7 +16,7 @@ from gpumem.render.terminal.theme import ASCII, UNICODE, Page
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import AtStep, End, parse_moment
 from gpumem.vocabulary import TraceSource
-from narrow_page import NARROW, check_narrow
+from narrow_page import NARROW, NARROWEST, check_narrow
 from trace_builder import GiB, MiB, TraceBuilder
 from training_trace import training_trace
 
@@ -119,10 +119,18 @@ def test_diff_looks_like_its_golden(name: str, width: str, golden: Golden) -> No
     golden(f"diff_{name}_{width}.txt", checked(render_diff(diff, PAGES[width], growth=growth), PAGES[width]))
 
 
+@pytest.mark.parametrize("page", [NARROW, NARROWEST], ids=["60", "40"])
 @pytest.mark.parametrize("name", list(DIFFS))
-def test_diff_fits_60_columns_and_breaks_no_figure(name: str) -> None:
-    check_narrow(render_diff(DIFFS[name](), NARROW))
-    check_narrow(render_diff(DIFFS[name](), NARROW, top=1, by_stack=True))
+def test_diff_fits_narrow_pages_and_breaks_no_figure(name: str, page: Page) -> None:
+    check_narrow(render_diff(DIFFS[name](), page), page)
+    check_narrow(render_diff(DIFFS[name](), page, top=1, by_stack=True), page)
+
+
+def test_figures_stand_below_their_label_where_a_page_is_too_narrow_for_both() -> None:
+    lines = render_diff(DIFFS["training"](), NARROWEST).plain.splitlines()
+    place = lines.index("reserved")
+    assert lines[place + 1].split()[1::2] == ["GiB", "GiB", "MiB"]
+    assert lines[place + 1].startswith("    ")
 
 
 def test_stacks_are_shown_below_their_site(golden: Golden) -> None:

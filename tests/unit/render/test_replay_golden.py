@@ -11,7 +11,7 @@ from gpumem.analyses.replay import Wish, find_replay
 from gpumem.importers.open_end import open_with_end
 from gpumem.render.terminal.replay import render_replay
 from gpumem.render.terminal.theme import UNICODE, Page
-from narrow_page import NARROW, check_narrow
+from narrow_page import NARROW, NARROWEST, check_narrow
 from recorded_snapshots import recording_path
 from trace_builder import MiB
 
@@ -30,7 +30,8 @@ def test_a_replay_looks_as_it_should_and_fits_60_columns(shown: str, golden: Cal
     found = find_replay(opened.trace, wish, end_heaps=opened.end_heaps)
     text = render_replay(replace(found, path=f"{name}.pickle.xz"), Page(80, UNICODE)).plain
     golden(f"replay_{shown}_80.txt", text)
-    check_narrow(render_replay(replace(found, path=f"{name}.pickle.xz"), NARROW))
+    for page in (NARROW, NARROWEST):
+        check_narrow(render_replay(replace(found, path=f"{name}.pickle.xz"), page), page)
 
 
 def shown_replay(name: str, wish: Wish) -> str:

@@ -142,6 +142,9 @@ def merge_raw_lists(raw: RawFigures) -> list[ListedProcess]:
 
 def measure_processes(held: dict[int, int | None], own_pids: frozenset[int], *, own_expected: bool) -> ProcessFigures:
     """Splits bytes by pid into this process and all others, with a reason where that cannot be done."""
+    if len(own_pids & held.keys()) > 1:
+        unsure = Unavailable("several processes listed may be this one, by its pids in several namespaces")
+        return ProcessFigures(unsure, unsure)
     parts = _find_parts(held, own_pids)
     others = [figure for pid, figure in held.items() if parts[pid] is Part.OTHERS]
     hidden = sum(figure is None for figure in others)
@@ -176,12 +179,10 @@ def find_reserve_rule(raw: RawFigures) -> ReserveRule | None:
 
 
 def _find_parts(pids: Iterable[int], own_pids: frozenset[int]) -> dict[int, Part]:
-    """By pid; the first of this process's own names is it, should the driver list several."""
-    parts: dict[int, Part] = {}
-    for pid in pids:
-        is_first_own = pid in own_pids and Part.OWN not in parts.values()
-        parts.setdefault(pid, Part.OWN if is_first_own else Part.NONE if pid in own_pids else Part.OTHERS)
-    return parts
+    """By pid; of several of this process's own names none counts: all but one are other processes."""
+    listed = list(dict.fromkeys(pids))
+    own = Part.OWN if len(own_pids.intersection(listed)) == 1 else Part.NONE
+    return {pid: own if pid in own_pids else Part.OTHERS for pid in listed}
 
 
 def _find_reserve_rule(total_bytes: int, used_bytes: int, free_bytes: int, reserved_bytes: int) -> ReserveRule:

@@ -148,7 +148,7 @@ def _read_machine(pid: int | None) -> MachineNow:
             "TRACE."
         )
     listed = {one.pid for now in machine.devices if not isinstance(now.listed, Unavailable) for one in now.listed}
-    if pid is not None and pid not in machine.processes and pid not in listed:
+    if pid is not None and not machine.is_proc_foreign and pid not in machine.processes and pid not in listed:
         raise UsageError(f"There is no process {pid}; gpumem explain lists those on the GPUs.")
     return machine
 

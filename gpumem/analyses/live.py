@@ -34,6 +34,7 @@ class LiveCode(Enum):
     LIST_UNAVAILABLE = "process_list_unavailable"
     MEMORY_UNAVAILABLE = "memory_unavailable"
     OWN_NAMESPACE = "own_pid_namespace"
+    PROC_FOREIGN = "proc_of_another_namespace"
     UNLISTED = "unlisted_bytes"
     STRAY_CONTEXT = "stray_context"
     MPS = "mps"
@@ -165,7 +166,9 @@ def _find_all(machine: MachineNow, devices: Sequence[LiveDevice]) -> Iterator[Li
     if defunct:
         yield LiveFinding(LiveCode.DEFUNCT, defunct, held_bytes=_sum_of(holders, defunct))
     hidden = [pid for pid, held in holders.items() if held[0].process is None]
-    if hidden:
+    if machine.is_proc_foreign:
+        yield LiveFinding(LiveCode.PROC_FOREIGN)
+    elif hidden:
         yield LiveFinding(LiveCode.HIDDEN_PROCESSES, hidden, held_bytes=_sum_of(holders, hidden), count=len(hidden))
     yield from _find_stray_contexts(holders, devices)
     for device in devices:
@@ -190,7 +193,7 @@ def _find_of_pid(machine: MachineNow, devices: Sequence[LiveDevice], pid: int) -
     if not devices:
         holds_open = pid in machine.compute_pids
         yield LiveFinding(LiveCode.NOT_A_HOLDER, [pid], count=int(holds_open))
-    if pid not in machine.journals:
+    if pid not in machine.journals and not machine.is_proc_foreign:
         yield LiveFinding(LiveCode.NOT_RECORDED, [pid])
 
 
@@ -227,7 +230,7 @@ def _find_unlisted_holders(machine: MachineNow, holders: Mapping[int, Sequence[H
     """Processes that have used CUDA, of which NVML lists neither them nor one that they descend from."""
     pids = [
         pid
-        for pid in sorted(machine.compute_pids - machine.own_pids)
+        for pid in sorted(machine.compute_pids)
         if not any(one in holders for one in _ancestors(machine.processes, pid))
     ]
     if pids:

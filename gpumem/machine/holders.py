@@ -5,6 +5,7 @@ Owns: gathering both, once. Must not know: what follows from it (analyses/live.p
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,9 @@ from gpumem.machine.processes import (
     find_device_files,
     find_journal,
     has_own_pid_namespace,
-    read_own_pids,
     read_process,
     read_processes,
+    shows_own_namespace,
 )
 from gpumem.nvml import ListedProcess, MemoryFigures, Nvml, NvmlDevice, Unavailable
 
@@ -41,15 +42,16 @@ class MachineNow:
     devices: Sequence[DeviceNow]
     driver_version: str | Unavailable
     processes: Mapping[int, Process]
-    """Every process that /proc shows, by pid."""
+    """Every process that /proc shows, by pid; none where `is_proc_foreign`."""
     compute_pids: frozenset[int]
-    """Those that have used CUDA, by the device file they hold open."""
+    """Those but this one that have used CUDA, by the device file they hold open."""
     hidden_file_count: int
     """Processes whose open files their owner hides from us."""
     journals: Mapping[int, Path]
     """Journals that processes on the devices record into."""
-    own_pids: frozenset[int]
     has_own_pid_namespace: bool | None
+    is_proc_foreign: bool
+    """/proc numbers processes otherwise than NVML may list them, so that no pid of one says anything of the other."""
 
 
 def read_machine(nvml: Nvml, root: Path = PROC) -> MachineNow | Unavailable:
@@ -60,9 +62,10 @@ def read_machine(nvml: Nvml, root: Path = PROC) -> MachineNow | Unavailable:
     split = {one.index for one in found if one.instance is not None}
     shown = [one for one in found if one.instance is not None or one.index not in split]
     devices = [DeviceNow(one, nvml.read_memory(one), nvml.read_listed(one)) for one in shown]
-    processes = read_processes(root)
+    is_proc_foreign = not shows_own_namespace(root)
+    processes = {} if is_proc_foreign else read_processes(root)
     listed = {one.pid for now in devices if not isinstance(now.listed, Unavailable) for one in now.listed}
-    for pid in listed - processes.keys():  # started since /proc was read, or foreign
+    for pid in () if is_proc_foreign else listed - processes.keys():  # started since /proc was read, or foreign
         process = read_process(pid, root)
         if process is not None:
             processes[pid] = process
@@ -73,9 +76,9 @@ def read_machine(nvml: Nvml, root: Path = PROC) -> MachineNow | Unavailable:
         devices=devices,
         driver_version=nvml.read_driver_version(),
         processes=processes,
-        compute_pids=compute,
+        compute_pids=compute - {os.getpid()},
         hidden_file_count=sum(names is None for names in files.values()),
         journals={pid: path for pid, path in journals.items() if path is not None},
-        own_pids=read_own_pids(root),
         has_own_pid_namespace=has_own_pid_namespace(root),
+        is_proc_foreign=is_proc_foreign,
     )

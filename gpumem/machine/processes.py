@@ -28,8 +28,6 @@ class Process:
     """A process; ids are those of the namespace that /proc belongs to."""
 
     pid: int
-    namespace_pids: tuple[int, ...]
-    """Its pids from this namespace inwards, as far as /proc says."""
     parent_pid: int
     group_pid: int
     session_pid: int
@@ -44,8 +42,17 @@ class Process:
 
 
 def read_own_pids(root: Path = PROC) -> frozenset[int]:
-    """Every pid this process is known by, in its own pid namespace and in those around it that /proc shows."""
-    return frozenset({os.getpid(), *_read_status_pids(root / "self" / "status", "NSpid")})
+    """Every pid this process is known by, in its own pid namespace and in those around it that /proc shows: which of
+    them drivers list it by depends on the driver.
+    """
+    return frozenset({os.getpid(), *_read_namespace_pids(root)})
+
+
+def shows_own_namespace(root: Path = PROC) -> bool:
+    """Whether /proc numbers processes as this one's pid namespace does: not where it is the host's inside a container
+    that has not mounted its own, nor the other way round.
+    """
+    return _link_target(root / "self") == str(os.getpid()) and len(_read_namespace_pids(root)) <= 1
 
 
 def has_own_pid_namespace(root: Path = PROC) -> bool | None:
@@ -77,7 +84,6 @@ def read_process(pid: int, root: Path = PROC) -> Process | None:
         return None
     return Process(
         pid=pid,
-        namespace_pids=_read_status_pids(folder / "status", "NSpid") or (pid,),
         state=fields[0],
         parent_pid=int(fields[1]),
         group_pid=int(fields[2]),
@@ -130,13 +136,14 @@ def _entries(folder: Path) -> Iterator[Path]:
         return
 
 
-def _read_status_pids(path: Path, field: str) -> tuple[int, ...]:
+def _read_namespace_pids(root: Path) -> tuple[int, ...]:
+    """The pids of this process from the namespace of /proc inwards to its own; empty where /proc does not say."""
     try:
-        status = path.read_bytes().decode("utf-8", "replace")
+        status = (root / "self" / "status").read_bytes().decode("utf-8", "replace")
     except OSError:
         return ()
     for line in status.split("\n"):
-        if line.startswith(f"{field}:"):
+        if line.startswith("NSpid:"):
             return tuple(int(word) for word in line.split()[1:])
     return ()
 

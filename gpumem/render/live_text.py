@@ -123,6 +123,13 @@ def _own_namespace(finding: LiveFinding) -> str:
     )
 
 
+def _proc_foreign(finding: LiveFinding) -> str:
+    return (
+        "/proc belongs to another pid namespace than this command, so its processes cannot be matched with those that "
+        "NVML lists: mount this namespace's own (unshare --pid --fork --mount-proc does)."
+    )
+
+
 def _unlisted(finding: LiveFinding) -> str:
     return (
         f"{_held(finding)} of device {finding.device} are used by no process that NVML lists: managed memory, "
@@ -185,6 +192,7 @@ _WRITERS: Mapping[LiveCode, Callable[[LiveFinding], str]] = {
     LiveCode.LIST_UNAVAILABLE: _list_unavailable,
     LiveCode.MEMORY_UNAVAILABLE: _memory_unavailable,
     LiveCode.OWN_NAMESPACE: _own_namespace,
+    LiveCode.PROC_FOREIGN: _proc_foreign,
     LiveCode.UNLISTED: _unlisted,
     LiveCode.STRAY_CONTEXT: _stray_context,
     LiveCode.MPS: _mps,

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from gpumem.errors import TraceTruncated
 from gpumem.trace.journal import Journal
-from gpumem.trace.journal_layout import ENTRY_HEADER, NO_FIGURE, READING, EntryKind, WindowKind
+from gpumem.trace.journal_layout import ENTRY_HEADER, READING, EntryKind, WindowKind
 from gpumem.trace.links import check_links
-from gpumem.trace.model import BYTES_LIMIT, TIME_NS_LIMIT, PoolRow, ScopeTable, StreamRow, ThreadRow
+from gpumem.trace.model import TIME_NS_LIMIT, PoolRow, ScopeTable, StreamRow, ThreadRow
 from gpumem.vocabulary import NO_DEVICE
 
 _HEADER = struct.Struct("<IHHII")
@@ -172,9 +172,9 @@ class JournalEntries:
     def _take_reading(self, _: int, payload: bytes) -> None:
         if len(payload) != READING.itemsize:
             raise ValueError("a reading has another length")
-        time_ns, _, *figures, device, _ = np.frombuffer(payload, READING)[0].tolist()
-        if device > NO_DEVICE:
+        reading = np.frombuffer(payload, READING)[0]
+        if reading["device"] > NO_DEVICE:
             raise ValueError("a reading names an impossible device")
-        if time_ns >= TIME_NS_LIMIT or any(value >= BYTES_LIMIT and value != NO_FIGURE for value in figures):
-            raise ValueError("a reading holds an impossible figure")
+        if reading["time_ns"] >= TIME_NS_LIMIT:
+            raise ValueError("a reading was taken at an impossible time")
         self._readings.append(payload)

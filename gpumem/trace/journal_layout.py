@@ -127,8 +127,6 @@ READING = np.dtype(
     ]
 )
 READING_FIGURES = READING.names[2:8] if READING.names else ()
-NO_FIGURE = 0xFFFFFFFFFFFFFFFF
-"""What stands in a reading where a figure was not available."""
 
 DIRECTORY_BYTES = WINDOW_CAPACITY * WINDOW_ENTRY.itemsize
 WINDOWS_OFFSET = HEADER_BYTES + DIRECTORY_BYTES

@@ -18,9 +18,10 @@ from gpumem.trace.entries import JournalEntries
 from gpumem.trace.event_parts import PartWindow
 from gpumem.trace.journal import Journal
 from gpumem.trace.journal_facts import FoundBlock, FrameKey, JournalFacts
-from gpumem.trace.journal_layout import NO_FIGURE, READING_FIGURES
+from gpumem.trace.journal_layout import READING_FIGURES
 from gpumem.trace.line_table import find_line
 from gpumem.trace.model import (
+    BYTES_LIMIT,
     EventSource,
     FrameTable,
     InitialBlock,
@@ -175,7 +176,7 @@ def _readings(
     reasons_of: dict[int, Mapping[str, str]] = {}
     for event, (time_ns, _, *figures, device, unavailable) in zip(events.tolist(), rows.tolist(), strict=True):
         known = {
-            name: None if unavailable >> bit & 1 or figure == NO_FIGURE else figure
+            name: None if unavailable >> bit & 1 or figure >= BYTES_LIMIT else figure
             for bit, (name, figure) in enumerate(zip(READING_FIGURES, figures, strict=True))
         }
         reasons: dict[str, str] = {}

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gpumem.nvml_figures import NOT_AVAILABLE, Part, RawFigures, RawProcess, find_parts, find_reserve_rule
+from gpumem.nvml_figures import (
+    NOT_AVAILABLE,
+    Part,
+    RawFigures,
+    RawProcess,
+    Unavailable,
+    find_parts,
+    find_reserve_rule,
+    measure_processes,
+)
 
 OWN = frozenset({100, 4100})
 
@@ -20,9 +29,18 @@ def test_process_in_two_lists_counts_where_its_figure_is_known_last() -> None:
     assert find_parts(raw, OWN) == [Part.OWN, Part.NONE, Part.NONE, Part.OTHERS, Part.NONE, Part.OTHERS]
 
 
-def test_first_of_this_process_s_names_counts() -> None:
+def test_process_under_one_of_its_names_is_it_and_none_of_several_is() -> None:
+    raw = figures(processes=(RawProcess(4100, 5, 0), RawProcess(7, 1, 0)))
+    assert find_parts(raw, OWN) == [Part.OWN, Part.OTHERS]
     raw = figures(processes=(RawProcess(4100, 5, 0), RawProcess(100, 6, 0), RawProcess(7, 1, 0)))
-    assert find_parts(raw, OWN) == [Part.OWN, Part.NONE, Part.OTHERS]
+    assert find_parts(raw, OWN) == [Part.NONE, Part.NONE, Part.OTHERS]
+
+
+def test_figures_of_two_processes_that_may_both_be_this_one_are_nobody_s() -> None:
+    found = measure_processes({4100: 5, 100: 6, 7: 1}, OWN, own_expected=True)
+    unsure = Unavailable("several processes listed may be this one, by its pids in several namespaces")
+    assert (found.process_bytes, found.other_processes_bytes) == (unsure, unsure)
+    assert measure_processes({4100: 5, 7: 1}, OWN, own_expected=True).process_bytes == 5
 
 
 @pytest.mark.parametrize(

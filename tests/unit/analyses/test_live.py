@@ -142,6 +142,19 @@ def test_namespace_of_its_own_is_said(tmp_path: Path) -> None:
     assert LiveCode.OWN_NAMESPACE in codes(inside.explain(holding()))
 
 
+def test_proc_of_another_namespace_names_nobody(machine: Machine) -> None:
+    machine.proc.add(10, parent=5)
+    machine.proc.add(30, files=UVM)
+    own = machine.proc.root / str(os.getpid()) / "status"
+    own.write_text(f"Name:\tpython3\nNSpid:\t{os.getpid()}\t1\n")
+    live = machine.explain(holding((10, 100)), pid=10)
+    assert [(one.pid, one.process) for one in live.devices[0].holders] == [(10, None)]
+    assert live.process_bytes == 100 * MIB
+    found = codes(machine.explain(holding((10, 100))))
+    assert LiveCode.PROC_FOREIGN in found
+    assert not found & {LiveCode.HIDDEN_PROCESSES, LiveCode.UNLISTED_HOLDER, LiveCode.NOT_RECORDED}
+
+
 def test_hidden_figure_is_no_zero(machine: Machine) -> None:
     machine.proc.add(10, parent=5)
     live = machine.explain(holding((10, None), used_mib=500))

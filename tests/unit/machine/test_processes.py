@@ -13,6 +13,7 @@ from gpumem.machine.processes import (
     read_own_pids,
     read_process,
     read_processes,
+    shows_own_namespace,
 )
 from gpumem.trace.journal import JOURNAL_SUFFIX
 from gpumem.trace.journal_layout import JOURNAL_MAGIC
@@ -41,7 +42,7 @@ def test_process_is_described_by_its_files(tmp_path: Path) -> None:
     assert found is not None
     assert (found.name, found.command) == ("a) (b", ("python3", "a b.py"))
     assert (found.parent_pid, found.group_pid, found.session_pid, found.state) == (5, 70, 60, "S")
-    assert (found.namespace_pids, found.container) == ((77, 77), "0123456789ab")
+    assert found.container == "0123456789ab"
     assert read_process(78, tmp_path) is None
     assert set(read_processes(tmp_path)) == {1, 77, os.getpid()}
 
@@ -58,11 +59,10 @@ def test_name_that_is_no_text_and_process_cut_short_are_borne(tmp_path: Path) ->
 
 def test_names_cannot_pass_for_lines_of_their_own(tmp_path: Path) -> None:
     folder = PretendedProc(tmp_path).add(82)
-    (folder / "status").write_text("Name:\ta\x85NSpid:\tx\nNSpid:\t82\t7\n", encoding="utf-8")
+    own = tmp_path / str(os.getpid())
+    (own / "status").write_text("Name:\ta\x85NSpid:\tx\nNSpid:\t82\t7\n", encoding="utf-8")
     (folder / "maps").write_text("7f00-7f01 rw-s 00 08:01 7  /a\x85b.gpumem.journal\n", encoding="utf-8")
-    process = read_process(82, tmp_path)
-    assert process is not None
-    assert process.namespace_pids == (82, 7)
+    assert read_own_pids(tmp_path) == {82, 7, os.getpid()}
     assert find_journal(82, tmp_path) is None
 
 
@@ -91,6 +91,21 @@ def test_journal_is_found_by_the_process_s_mapping_of_it(tmp_path: Path) -> None
     assert find_journal(6, proc.root) == seen
     assert find_journal(7, proc.root) is None
     assert (processes.JOURNAL_SUFFIX, processes.JOURNAL_MAGIC) == (JOURNAL_SUFFIX, JOURNAL_MAGIC)
+
+
+def test_proc_of_another_pid_namespace_is_told_from_our_own(tmp_path: Path) -> None:
+    assert shows_own_namespace()
+    assert shows_own_namespace(PretendedProc(tmp_path).root)
+    status = tmp_path / str(os.getpid()) / "status"
+    status.write_text(f"Name:\tpython3\nNSpid:\t{os.getpid()}\t1\n")  # the host's, and by chance the same number
+    assert not shows_own_namespace(tmp_path)
+    status.write_text("Name:\tpython3\n")  # of a kernel that has no NSpid
+    assert shows_own_namespace(tmp_path)
+    (tmp_path / "self").unlink()
+    (tmp_path / "self").symlink_to("4000001")
+    assert not shows_own_namespace(tmp_path)
+    (tmp_path / "self").unlink()  # an inner namespace's, in which this process has no number
+    assert not shows_own_namespace(tmp_path)
 
 
 def test_pid_namespace_is_told_from_the_initial_one(tmp_path: Path) -> None:

@@ -178,11 +178,21 @@ def test_line_that_pytorch_did_not_know_is_none(tmp_path: Path) -> None:
     assert [frame.line for frame in trace.stack_frames(trace.initial_blocks[0].stack)] == [0]
 
 
-def test_reading_with_impossible_figures_is_damage(tmp_path: Path) -> None:
+def test_figure_of_a_reading_that_no_device_has_is_not_available(tmp_path: Path) -> None:
     maker = JournalMaker(tmp_path / "a.gpumem.journal")
-    maker.reading(used=1 << 63, free=layout.NO_FIGURE)
+    maker.reading(total=1 << 36, used=(1 << 63) - 1, free=1 << 63, process=(1 << 64) - 1)
     maker.close()
-    with pytest.raises(TraceTruncated, match="a reading holds an impossible figure"):
+    (reading,) = read_journal(maker.path).readings
+    assert (reading.total_bytes, reading.used_bytes) == (1 << 36, (1 << 63) - 1)
+    assert (reading.free_bytes, reading.process_bytes) == (None, None)
+    assert reading.unavailable == {"free_bytes": "not available", "process_bytes": "not available"}
+
+
+def test_reading_at_an_impossible_time_is_damage(tmp_path: Path) -> None:
+    maker = JournalMaker(tmp_path / "a.gpumem.journal")
+    maker.reading(time_ns=1 << 62)
+    maker.close()
+    with pytest.raises(TraceTruncated, match="a reading was taken at an impossible time"):
         read_journal(maker.path)
 
 

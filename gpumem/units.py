@@ -6,6 +6,8 @@ Owns: the one way a byte count or a duration is written and read. Must not know:
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from decimal import Decimal
 
 from gpumem.errors import UsageError
 
@@ -102,6 +104,17 @@ def format_duration(duration_ns: int, *, is_round: bool = False) -> str:
             digits = digits.rstrip("0").rstrip(".") if is_round and "." in digits else digits.removesuffix(".")
             return f"{sign}{digits} {unit}"
     return f"{sign}{magnitude} ns"
+
+
+def format_ticks(times_ns: Sequence[int]) -> list[str]:
+    """Times along an axis: `0 s`, `2.5 s`; where two would read the same, all in one unit, with the decimals that tell
+    them apart: `89.6 ms`, `89.65 ms`.
+    """
+    texts = [format_duration(time_ns, is_round=True) if time_ns else "0 s" for time_ns in times_ns]
+    if len(set(texts)) == len(set(times_ns)):
+        return texts
+    unit, factor = next(one for one in (*_DURATION_UNITS, ("ns", 1)) if max(times_ns) >= one[1])
+    return [f"{Decimal(time_ns) / factor:f} {unit}" for time_ns in times_ns]
 
 
 def format_share(part: int, whole: int) -> str:

@@ -72,7 +72,9 @@ def find_script(script: str, arguments: Sequence[str]) -> Target:
         if path.suffix in _PYTHON_SUFFIXES or not os.access(path, os.X_OK):
             if not os.access(path, os.R_OK):
                 raise ProgramNotFound(f"{script} cannot be read; check its permissions.")
-            return Target(TargetKind.SCRIPT, script, arguments, path.stem)
+            # Python would take a name that begins with a dash for a flag.
+            name = os.path.join(os.curdir, script) if script.startswith("-") else script
+            return Target(TargetKind.SCRIPT, name, arguments, path.stem.lstrip("-") or "script")
         # Without a slash the system would look for the name on PATH.
         name = script if os.sep in script else os.path.join(os.curdir, script)
         return Target(TargetKind.PROGRAM, name, arguments, path.stem)

@@ -41,6 +41,8 @@ def ending(ended_by: str) -> str:
         return f", exit code {printable(number)}"
     if word == "signal":
         return f", ended by {signal_text(number)}"
+    if ended_by == "running":
+        return ", copied while its program ran"
     return ", killed with its recorder" if ended_by == "killed" else f", ended by {printable(ended_by)}"
 
 
@@ -55,6 +57,8 @@ def ending_sentence(ended_by: str) -> str:
         return f"The program was ended by {signal_text(number)}."
     if ended_by == "killed":
         return "The program was killed, and its recorder with it."
+    if ended_by == "running":
+        return "It was copied while its program ran: the figures are those of the events until then."
     if ended_by == "disk_full":
         return "The disk was full: recording stopped there, the program went on."
     if ended_by == "no_memory":

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpumem.errors import UsageError
-from gpumem.importers.open import TraceFormat, find_format, find_only_trace
+from gpumem.importers.open import TraceFormat, find_format, find_trace
 from gpumem.seal.journal_sealer import JournalSealer
 from gpumem.simulate.fill import can_be_filled, describe_fills, fill_events, filled_meta, follow_devices
 from gpumem.simulate.opening import open_trace
 from gpumem.trace.file import TraceWriter, write_trace
-from gpumem.trace.journal import Journal, target_of
+from gpumem.trace.journal import JOURNAL_SUFFIX, Journal, target_of
 from gpumem.trace.model import Trace
 from gpumem.trace.targets import check_replaceable, check_writable
 
@@ -38,8 +38,8 @@ def import_trace(source: Path, output: Path | None, *, force: bool) -> ImportedT
     The journal of a process that ended is finished: journal and part are gone then. Without `output` it gets the name
     it was recorded for. Raises what check_replaceable does, UsageError where a name is missing, and InputErrors.
     """
-    if source.is_dir():
-        source = find_only_trace(source)
+    if source.is_dir() or not source.name.endswith(JOURNAL_SUFFIX):
+        source = find_trace(source)
     journal = Journal(source) if find_format(source) is TraceFormat.JOURNAL else None
     target = _find_target(source, output, is_journal=journal is not None)
     is_over = journal is not None and (journal.is_closed or not journal.is_process_alive())

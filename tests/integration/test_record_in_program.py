@@ -105,6 +105,12 @@ def test_wrong_use_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> 
     assert sentence in ended.stdout.decode()
 
 
+def test_record_in_a_program_from_standard_input_names_no_trace_after_the_dash(tmp_path: Path) -> None:
+    text = "import gpumem\nwith gpumem.record() as recording:\n    gpumem.mark('on')\nprint(recording.path.name[:7])\n"
+    ended = run([sys.executable, "-"], tmp_path, stdin=text.encode())
+    assert (ended.code, ended.stdout) == (0, b"python.\n"), ended.stderr
+
+
 def test_record_under_gpumem_run_is_a_part_of_the_runs_trace_between_two_marks(tmp_path: Path) -> None:
     looks = "import gpumem as g\nprint([mark.name for mark in g.open(recording.path).marks])\n"
     write_program(tmp_path, RECORDS.format(path="inside.gpumem") + looks)

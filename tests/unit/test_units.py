@@ -14,6 +14,7 @@ from gpumem.units import (
     format_bytes_delta,
     format_duration,
     format_share,
+    format_ticks,
     parse_bytes,
     parse_capacity,
 )
@@ -98,6 +99,13 @@ def test_durations_are_written_as_people_read_them(duration_ns: int, text: str) 
 def test_marks_of_an_axis_have_no_zeros_at_the_end() -> None:
     marks = [format_duration(time_ns, is_round=True) for time_ns in (2_500_000_000, 10**9, 20_000_000, 100_000)]
     assert marks == ["2.5 s", "1 s", "20 ms", "100 us"]
+
+
+def test_marks_of_an_axis_never_read_the_same() -> None:
+    assert format_ticks([0, 50_000_000, 100_000_000]) == ["0 s", "50 ms", "100 ms"]
+    assert format_ticks([89_500_000, 89_550_000, 89_600_000]) == ["89.5 ms", "89.55 ms", "89.6 ms"]
+    assert format_ticks([125_200_000_000, 125_400_000_000]) == ["125.2 s", "125.4 s"]
+    assert format_ticks([]) == []
 
 
 def test_share_of_nothing_is_a_dash() -> None:

@@ -18,7 +18,7 @@ from gpumem.render.terminal import theme
 from gpumem.render.terminal.theme import Page, fit_right
 from gpumem.render.text import printable
 from gpumem.trace.model import Mark
-from gpumem.units import format_bytes, format_count, format_duration, format_share
+from gpumem.units import format_bytes, format_count, format_duration, format_share, format_ticks
 from gpumem.vocabulary import MarkKind
 
 HEIGHT = 12
@@ -168,9 +168,9 @@ def _time_axis(timeline: Timeline, page: Page) -> Iterator[Text]:
     labels = [" "] * (count + 8)
     step = _tick_step(timeline.end.time_ns - timeline.start.time_ns, count)
     first = -(-timeline.start.time_ns // step) * step
-    for time_ns in range(first, timeline.end.time_ns + 1, step):
+    times = range(first, timeline.end.time_ns + 1, step)
+    for time_ns, text in zip(times, format_ticks(times), strict=True):
         at = _column_of(timeline, time_ns, count)
-        text = format_duration(time_ns, is_round=True) if time_ns else "0 s"
         if at + len(text) <= count and all(cell == " " for cell in labels[max(0, at - 1) : at + len(text) + 1]):
             axis[at] = page.glyphs.tick
             labels[at : at + len(text)] = list(text)

@@ -57,6 +57,20 @@ def test_journal_of_a_running_process_is_left_to_it(tmp_path: Path, capsys: pyte
     maker.close()
     finished = JournalSealer(maker.path).finish("exit")
     assert (read_trace(tmp_path / "now.gpumem").event_count, finished.event_count) == (70, 100)
+    assert run_command_line(["summary", str(tmp_path / "now.gpumem")]) == 0
+    assert "It was copied while its program ran: the figures" in capsys.readouterr().out
+
+
+def test_trace_that_is_a_journal_yet_is_found_by_its_own_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed_journal(tmp_path / "a.gpumem.journal")
+    assert run_command_line(["import", str(tmp_path / "a.gpumem")]) == 0
+    assert f"wrote {tmp_path / 'a.gpumem'}: 100 events, killed with its recorder\n" in capsys.readouterr().err
+    maker = JournalMaker(tmp_path / "b.gpumem.journal")
+    maker.pairs(70)
+    assert run_command_line(["import", str(tmp_path / "b.gpumem"), "-o", str(tmp_path / "now.gpumem")]) == 0
+    assert read_trace(tmp_path / "now.gpumem").event_count == 70
 
 
 def test_trace_is_copied_and_needs_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,15 @@ def test_file_here_comes_before_a_program_on_path(tmp_path: Path, monkeypatch: p
     assert find_script("sh", ["a"]).command == ["./sh", "a"]
 
 
+def test_script_whose_name_begins_with_a_dash_is_no_flag_of_pythons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_file(tmp_path / "-x.py")
+    target = find_script("-x.py", [])
+    assert (target.command[-1], target.stem) == ("./-x.py", "x")
+
+
 def test_missing_program_is_named() -> None:
     with pytest.raises(ProgramNotFound, match=r"no/such\.py is neither a file here nor a program on PATH"):
         find_script("no/such.py", [])

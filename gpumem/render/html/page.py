@@ -29,6 +29,7 @@ SCRIPTS = (
     "gm.js",
     "address.js",
     "canvas.js",
+    "curves_parts.js",
     "curves.js",
     "flame.js",
     "sites.js",

@@ -190,3 +190,63 @@ def test_a_link_to_a_section_keeps_what_is_shown(browser: Browser, page_of: Page
         assert page.tab.url.endswith("#heap?site=2")
         assert page.run("() => GM.state.site") == 2
         assert abs(page.run("() => document.getElementById('heap').getBoundingClientRect().top") - 64) < 3
+
+
+def shown_range(page: OpenedPage) -> tuple[float, float]:
+    begin, end = page.run("() => document.getElementById('curves-plot').layout.xaxis.range")
+    return begin, end
+
+
+def test_curves_are_zoomed_by_keyboard_around_the_moment_that_is_told(training: OpenedPage) -> None:
+    training.figure("curves")
+    before = shown_range(training)
+    training.tab.locator('[data-figure="curves"] [aria-label="Zoom in around the moment"]').focus()
+    training.tab.keyboard.press("Enter")
+    training.tab.keyboard.press("Enter")
+    begin, end = shown_range(training)
+    peak = training.run("() => GM.view().peak.time_ns") / 1e9
+    assert end - begin == pytest.approx((before[1] - before[0]) / 4, rel=0.01)
+    assert begin < peak < end
+    training.tab.locator('[data-figure="curves"] [aria-label="Show all of the time"]').click()
+    assert shown_range(training) == (0, training.run("() => GM.trace().duration_ns") / 1e9)
+
+
+def test_a_line_stands_in_the_curves_at_the_moment_that_is_told(training: OpenedPage) -> None:
+    training.figure("curves")
+
+    def line() -> float:
+        box = training.tab.locator('[data-figure="curves"] .told').bounding_box()
+        assert box is not None
+        return box["x"]
+
+    def place(fraction: str) -> float:
+        script = f"""() => {{
+            const plot = document.getElementById("curves-plot");
+            const [from, to] = plot.layout.xaxis.range;
+            const area = plot.querySelector(".nsewdrag").getBoundingClientRect();
+            return area.left + area.width * ({fraction} - from) / (to - from);
+        }}"""
+        return float(training.run(script))
+
+    training.tab.locator("#curves-moment").fill("900")
+    told = "GM.column(GM.view().curves.time_ns)[900] / 1e9"
+    assert line() == pytest.approx(place(told), abs=1.5)
+    texts = training.tab.locator("#curves-plot .annotation").all_text_contents()
+    assert any(text.startswith("peak ") for text in texts)
+
+
+def test_squares_of_sites_have_the_colours_of_the_theme_that_is_chosen(browser: Browser, page_of: PageOf) -> None:
+    script = """() => {
+        const found = [...document.querySelectorAll(".dot")].map((one) => getComputedStyle(one).backgroundColor);
+        const colours = ["none", "idle", ...Array(20).keys()].map((one) => GM.colour(one >= 0 ? `site-${one}` : one));
+        const known = new Set(colours.map((one) => `rgb(${GM.hex(one).join(", ")})`));
+        return [found.length, found.filter((one) => !known.has(one))];
+    }"""
+    with open_page(browser, page_of("gpt2_train"), dark=True) as page:
+        page.run("() => GM.drawAll()")
+        for theme in ("dark", "light"):
+            page.tab.select_option("#theme-switch", theme)
+            page.settle()
+            count, others = page.run(script)
+            assert count > 30
+            assert others == []

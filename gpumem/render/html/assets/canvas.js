@@ -252,7 +252,7 @@ GM.ink = ink;
 
 /* The lines of a tip that say whose a block is: its site, then its stack. */
 GM.stackLines = (stack) => {
-  const site = GM.make("p", { class: "tip-site" }, GM.make("span", { class: "dot", style: `background: ${GM.siteColour(stack.site)}` }), GM.siteText(stack.site));
+  const site = GM.make("p", { class: "tip-site" }, GM.siteDot(stack.site), GM.siteText(stack.site));
   const frames = stack.frames.slice(0, 8).map((number) => GM.make("li", { text: GM.frameText(GM.page.frames[number]) }));
   if (stack.frame_count > 8) frames.push(GM.make("li", { text: `… ${GM.counted(stack.frame_count - 8, "more frame")}` }));
   return frames.length ? [site, GM.make("ol", {}, ...frames)] : [site];
@@ -298,9 +298,8 @@ GM.siteLegend = (sites, heading) => {
   const row = GM.make("div", { class: "legend", role: "group", "aria-label": "Sites" });
   if (heading) row.append(GM.make("span", { text: heading }));
   for (const [site, text] of sites) {
-    const dot = GM.make("span", { class: "dot", style: `background: ${GM.siteColour(site)}` });
     const name = GM.make("span", { class: "name", text: GM.siteText(site) });
-    row.append(GM.make("button", { type: "button", "data-site": String(site), "aria-pressed": "false", title: GM.siteTitle(site), onclick: () => GM.toggle(site) }, dot, name, GM.make("span", { class: "quiet", text })));
+    row.append(GM.make("button", { type: "button", "data-site": String(site), "aria-pressed": "false", title: GM.siteTitle(site), onclick: () => GM.toggle(site) }, GM.siteDot(site), name, GM.make("span", { class: "quiet", text })));
   }
   return row;
 };

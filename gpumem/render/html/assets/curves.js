@@ -1,12 +1,14 @@
 "use strict";
 /* Memory over time: curves or bytes by site, along time or events, with marks and driver events in rows below. */
 
+const { momentOf, withLast, line, legendEntry, withAlpha, alpha, highest, byteTicks, lastNotAfter, nearest } = GM.curveParts;
 const SITES_STACKED = 9;
 const MARKS_LINED = 40;
 const HOLDERS_TOLD = 4;
 const NAME_WIDTH = 16;
+const ZOOM = 2;
 const HEIGHT = 460;
-const HEIGHT_PRINTED = 210;
+const HEIGHT_PRINTED = 190;
 const settings = { axis: "time", mode: "curves", whole: false, point: null };
 
 GM.expose("curves", () => ({ ...settings }));
@@ -66,8 +68,30 @@ class Curves {
       GM.choice("curves-mode", "What is drawn", [["curves", "Curves"], ["sites", "By site"]], settings.mode, change("mode")),
       GM.choice("curves-axis", "Along", [["time", "Time"], ["events", "Events"]], settings.axis, change("axis")),
       ...(this.view.capacity_bytes ? [GM.choice("curves-whole", "Height", [["", "Fit"], ["card", "Whole card"]], settings.whole ? "card" : "", (value) => { settings.whole = value === "card"; this.redraw(); })] : []));
+    const button = (text, label, press) => GM.make("button", { type: "button", text, "aria-label": label, title: label, onclick: press });
+    controls.append(
+      GM.make("span", { class: "buttons" },
+        button("−", "Zoom out around the moment", () => this.zoom(1 / ZOOM)),
+        button("+", "Zoom in around the moment", () => this.zoom(ZOOM)),
+        button("All", "Show all of the time", () => this.show(this.everything()))),
+      GM.make("span", { class: "quiet wide-only", text: "Drag across the picture to look closer." }));
     this.legend = GM.make("div", { class: "legend", id: "curves-legend" });
-    element.append(controls, this.legend, this.plot, this.note, GM.make("label", { class: "moment" }, "Moment ", this.slider), this.readout);
+    this.line = GM.make("div", { class: "told", hidden: true });
+    element.append(controls, this.legend, GM.make("div", { class: "surface-frame" }, this.plot, this.line), this.note, GM.make("label", { class: "moment" }, "Moment ", this.slider), this.readout);
+  }
+
+  /* The part shown, so many times narrower, with the moment that is told in the middle as far as there is room. */
+  zoom(factor) {
+    const [first, last] = this.everything();
+    const [from, to] = this.range ?? [first, last];
+    const half = Math.min(last - first, (to - from) / factor) / 2;
+    const middle = this.at(momentOf(this.curves ?? this.readings, settings.point));
+    const start = Math.max(first, Math.min(last - 2 * half, middle - half));
+    this.show([start, start + 2 * half]);
+  }
+
+  show(range) {
+    GM.plotly.relayout(this.plot, { "xaxis.range": range });
   }
 
   x(group) {
@@ -116,8 +140,9 @@ class Curves {
       this.range = change["xaxis.autorange"] ? this.everything() : [...this.plot.layout.xaxis.range];
       this.keep();
       const axis = this.heightAxis();
-      GM.plotly.relayout(this.plot, { "yaxis.range": axis.range, "yaxis.tickvals": axis.tickvals, "yaxis.ticktext": axis.ticktext, annotations: this.markNames(this.trace.marks.filter((mark) => mark.kind === "mark")) });
+      GM.plotly.relayout(this.plot, { "yaxis.range": axis.range, "yaxis.tickvals": axis.tickvals, "yaxis.ticktext": axis.ticktext, annotations: this.notes() });
     });
+    this.plot.on("plotly_afterplot", () => this.showTold());
   }
 
   /* ---- what is drawn ---- */
@@ -199,11 +224,11 @@ class Curves {
   layout(rows) {
     const quiet = GM.colour("quiet");
     const grid = GM.colour("line");
-    const floor = rows.length ? 0.05 * rows.length + 0.04 : 0;
+    const floor = rows.length ? (GM.isPrinting() ? 0.09 : 0.05) * rows.length + 0.04 : 0;
     const marks = this.trace.marks.filter((mark) => mark.kind === "mark");
     const axis = settings.axis === "time" ? { ticksuffix: ` ${this.unitName}` } : { tickformat: ",d", tickprefix: "event ", showtickprefix: "first" };
     return {
-      ...GM.plotlySize(this.plot, (GM.isPrinting() ? HEIGHT_PRINTED : HEIGHT) + 22 * rows.length), margin: { l: this.plot.clientWidth < 700 ? 64 : 78, r: 12, t: 8, b: 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      ...GM.plotlySize(this.plot, (GM.isPrinting() ? HEIGHT_PRINTED : HEIGHT) + 22 * rows.length), margin: { l: this.plot.clientWidth < 700 ? 64 : 78, r: 12, t: 26, b: 24 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: GM.colour("text") },
       hovermode: "x", dragmode: "zoom", showlegend: false,
       xaxis: { ...axis, gridcolor: grid, zerolinecolor: grid, tickfont: { color: quiet }, anchor: rows.length ? "y2" : "y", range: this.range ?? this.everything(),
@@ -212,7 +237,7 @@ class Curves {
       yaxis: { ...this.heightAxis(), domain: [floor, 1], gridcolor: grid, zerolinecolor: grid, tickfont: { color: quiet }, fixedrange: true },
       yaxis2: { domain: [0, Math.max(0.01, floor - 0.04)], type: "category", fixedrange: true, gridcolor: grid, tickfont: { color: quiet }, categoryorder: "array", categoryarray: rows.map((row) => row.name).reverse(), tickmode: "array", tickvals: rows.map((row) => row.name), range: [-0.5, rows.length - 0.5] },
       shapes: marks.length > MARKS_LINED ? [] : marks.map((mark) => ({ type: "line", xref: "x", yref: "paper", x0: this.at(mark), x1: this.at(mark), y0: floor, y1: 1, line: { color: quiet, width: 1, dash: "dot" } })),
-      annotations: this.markNames(marks),
+      annotations: this.notes(),
     };
   }
 
@@ -220,7 +245,24 @@ class Curves {
     return settings.axis === "time" ? mark.time_ns / this.unit : mark.event;
   }
 
-  /* The names of the marks beside their lines, as far as they have room. */
+  /* A line where the moment is that is told below the picture; not one of plotly's, which draws all anew for it. */
+  showTold() {
+    const { xaxis, yaxis } = this.plot._fullLayout;
+    const x = xaxis.l2p(this.at(momentOf(this.curves ?? this.readings, settings.point)));
+    this.line.hidden = x < 0 || x > xaxis._length;
+    this.line.style.cssText = `left:${xaxis._offset + x}px;top:${yaxis._offset}px;height:${yaxis._length}px`;
+  }
+
+  /* The peak, and the names of the marks beside their lines, as far as they have room. */
+  notes() {
+    const { peak } = this.view;
+    const [from, to] = this.range ?? this.everything();
+    const along = (this.at(peak) - from) / (to - from);
+    const told = this.curves && peak.bytes ? [{ xanchor: along > 0.85 ? "right" : along < 0.15 ? "left" : "center", x: this.at(peak), y: peak.bytes, xref: "x", yref: "y", text: `peak ${GM.bytes(peak.bytes)}`, showarrow: true, arrowhead: 2, arrowsize: 0.8, arrowwidth: 1.2, arrowcolor: GM.colour("text"),
+      ax: 0, ay: -15, font: { size: 11, color: GM.colour("text") }, bgcolor: withAlpha(GM.colour("background"), 0.75), borderpad: 0 }] : [];
+    return [...this.markNames(this.trace.marks.filter((mark) => mark.kind === "mark")), ...told];
+  }
+
   markNames(marks) {
     const [from, to] = this.range ?? this.everything();
     const apart = ((to - from) * NAME_WIDTH) / Math.max(1, this.plot.clientWidth - 90);
@@ -231,7 +273,7 @@ class Curves {
       return fits && marks.length <= MARKS_LINED;
     });
     return named.map((mark) => ({ x: this.at(mark), y: 1, xref: "x", yref: "paper", xanchor: "left", yanchor: "top", textangle: -90, showarrow: false,
-      text: GM.plotlyText(GM.short(mark.name, 28)), font: { size: 11, color: GM.colour("quiet") } }));
+      text: GM.plotlyText(GM.short(mark.name, 28)), font: { size: 11, color: GM.colour("quiet") }, bgcolor: withAlpha(GM.colour("background"), 0.75) }));
   }
 
   everything() {
@@ -282,6 +324,7 @@ class Curves {
   tell(at, told) {
     settings.point = at;
     this.slider.value = String(at);
+    this.showTold();
     const group = this.curves ?? this.readings;
     if (!group.event.length) return;
     const event = group.event[at];
@@ -311,87 +354,4 @@ class Curves {
     const where = this.shares.event[row] === event ? "" : ` at event ${GM.count(this.shares.event[row])}`;
     return `Held${where} by ${list.slice(0, HOLDERS_TOLD).map(([bytes, site]) => `${GM.siteText(site)} ${GM.bytes(bytes)} (${GM.share(bytes, held)})`).join(", ")}`;
   }
-}
-
-/* ---- small parts ---- */
-
-function withLast(values) {
-  return [...values, values.length ? values[values.length - 1] : 0];
-}
-
-function line(name, x, y, colour, more = {}) {
-  const drawn = GM.colour(colour);
-  return { type: "scatter", mode: "lines", x, y, name, hoverinfo: "none", ...more, line: { color: drawn, width: 1.5, shape: "hv", ...more.line } };
-}
-
-/* What stands for a line's dashes in the legend, in pixels: drawn, left out, drawn … */
-const DASHES = { dot: [2, 2], dash: [5, 3], dashdot: [6, 2, 2, 2], longdash: [9, 3], longdashdot: [9, 2, 2, 2] };
-
-function dashes(lengths, colour) {
-  let end = 0;
-  const stops = lengths.map((length, part) => `${part % 2 ? "transparent" : colour} ${end}px ${(end += length)}px`);
-  return `repeating-linear-gradient(to right, ${stops.join(", ")})`;
-}
-
-/* A line as it is drawn, with its name; of a site a button that marks it. */
-function legendEntry(trace) {
-  const background = trace.stackgroup ? trace.fillcolor : dashes(DASHES[trace.line.dash] ?? [9, 0], trace.line.color);
-  const swatch = GM.make("span", { class: "swatch", style: `height:${trace.stackgroup ? ".8rem" : "2px"};background:${background}` });
-  const site = trace.meta?.site;
-  if (site === undefined || site === null) return GM.make("span", {}, swatch, trace.name);
-  return GM.make("button", { type: "button", "data-site": site, "aria-pressed": String(site === GM.state.site), title: GM.siteTitle(site), onclick: () => GM.toggle(site) }, swatch, trace.name);
-}
-
-function withAlpha(colour, share) {
-  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-  return `rgba(${red},${green},${blue},${share})`;
-}
-
-function alpha(name, share) {
-  return withAlpha(GM.colour(name), share);
-}
-
-function highest(trace, from, to) {
-  let top = 0;
-  let before = 0;
-  for (let at = 0; at < trace.x.length; at++) {
-    const y = trace.y[at] ?? 0;
-    if (trace.x[at] < from) before = y;
-    else if (trace.x[at] <= to && y > top) top = y;
-  }
-  return Math.max(top, before);
-}
-
-function byteTicks(top) {
-  const factor = 1024 ** Math.max(0, Math.min(4, Math.floor(Math.log2(Math.max(1, top)) / 10)));
-  const unit = ["B", "KiB", "MiB", "GiB", "TiB"][Math.round(Math.log2(factor) / 10)];
-  const least = top / factor / 5;
-  const power = 10 ** Math.floor(Math.log10(least));
-  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= least);
-  const tickvals = [];
-  const ticktext = [];
-  for (let at = 0; at * step * factor <= 1.04 * top; at++) {
-    tickvals.push(at * step * factor);
-    ticktext.push(at ? `${Number((at * step).toPrecision(6))} ${unit}` : "0");
-  }
-  return { tickvals, ticktext };
-}
-
-/* The last position whose value is not above `value`; -1 where all are. */
-function lastNotAfter(values, value) {
-  let low = 0;
-  let high = values.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (values[middle] <= value) low = middle + 1;
-    else high = middle;
-  }
-  return low - 1;
-}
-
-function nearest(values, value) {
-  const before = lastNotAfter(values, value);
-  if (before < 0) return values.length ? 0 : -1;
-  if (before + 1 >= values.length) return before;
-  return value - values[before] <= values[before + 1] - value ? before : before + 1;
 }

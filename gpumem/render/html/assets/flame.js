@@ -31,7 +31,7 @@ class Flame {
     this.found = GM.make("span", { class: "quiet", id: "flame-found", role: "status" });
     element.append(
       GM.make("div", { class: "controls" }, GM.choice("flame-kind", "Calls shown", KINDS, settings.kind, choose), search, this.found),
-      GM.make("p", { class: "quiet" }, "Click a frame to look into it; the bar above leads back.", GM.make("span", { class: "wide-only", text: " By keyboard: arrow keys, Enter, Escape." })),
+      GM.make("p", { class: "quiet screen-only" }, "Click a frame to look into it; the bar above leads back.", GM.make("span", { class: "wide-only", text: " By keyboard: arrow keys, Enter, Escape." })),
       GM.make("p", { class: "quiet", text: `Who held the ${GM.bytes(this.view.peak.bytes)} at the peak: widths are bytes, callers stand above what they call.` }),
       this.plot, this.readout);
     this.isDrawn = true;

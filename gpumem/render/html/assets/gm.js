@@ -177,7 +177,11 @@ GM.choice = (id, label, options, chosen, choose) => {
 
 GM.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const SITE_COLOURS = 20;
-GM.siteColour = (number) => (GM.page.sites[number] ? GM.colour(`site-${number % SITE_COLOURS}`) : GM.colour("none"));
+GM.siteVariable = (number) => (GM.page.sites[number] ? `site-${number % SITE_COLOURS}` : "none");
+GM.siteColour = (number) => GM.colour(GM.siteVariable(number));
+
+/* The square before a site's name, in its colour whatever the theme. */
+GM.siteDot = (number) => GM.make("span", { class: "dot", style: `background: var(--${GM.siteVariable(number)})` });
 
 GM.isPrinting = () => document.documentElement.dataset.printing !== undefined;
 

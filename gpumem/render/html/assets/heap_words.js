@@ -5,9 +5,8 @@ const { PENDING, MIXED } = GM.heap;
 
 function pinButton(pin) {
   const { site } = GM.view().stacks[pin.stack];
-  const dot = GM.make("span", { class: "dot", style: `background: ${GM.siteColour(site)}` });
   const text = `${GM.siteText(site)}, ${GM.bytes(pin.held_bytes)} in ${GM.counted(pin.block_count, "block")}`;
-  return GM.make("button", { type: "button", class: "pin", title: GM.siteTitle(site), onclick: () => GM.toggle(site) }, dot, text);
+  return GM.make("button", { type: "button", class: "pin", title: GM.siteTitle(site), onclick: () => GM.toggle(site) }, GM.siteDot(site), text);
 }
 
 /* Where a program ran out, that; else its peak. */

@@ -30,7 +30,7 @@ class Sites {
   }
 
   handle() {
-    return { select: () => { this.fill(); this.tellStack(); }, theme: () => this.fill() };
+    return { select: () => { this.fill(); this.tellStack(); } };
   }
 
   build(element) {
@@ -74,7 +74,7 @@ class Sites {
   row(row, isMarked) {
     const where = GM.page.sites[row.site];
     const name = GM.make("td", { title: GM.siteTitle(row.site) },
-      GM.make("span", { class: "dot", style: `background:${GM.siteColour(row.site)}` }),
+      GM.siteDot(row.site),
       where ? where.function : "no Python stack",
       ...(where ? [GM.make("span", { class: "where", text: `${where.file}:${where.line}` })] : []));
     const numbers = [GM.bytes(row.peak_bytes), GM.share(row.peak_bytes, this.view.peak.bytes), GM.count(row.block_count), GM.bytes(row.most_bytes), GM.count(row.alloc_count)];

@@ -70,20 +70,21 @@ struct TicksOf<Entry, std::void_t<decltype(std::declval<const Entry&>().time_.ap
 };
 #endif
 
+// The kinds of actions, four bits each from the lowest on: a table would take a cache line of its own in every event.
+constexpr uint64_t kind_at(int action, gm_kind kind) {
+  return action >= 0 && action < 16 ? uint64_t{kind} << 4 * action : 0;
+}
+constexpr uint64_t kKinds =
+    kind_at(TraceEntry::ALLOC, GM_ALLOC) | kind_at(TraceEntry::FREE_REQUESTED, GM_FREE_REQUESTED) |
+    kind_at(TraceEntry::FREE_COMPLETED, GM_FREE_COMPLETED) | kind_at(TraceEntry::SEGMENT_ALLOC, GM_SEGMENT_ALLOC) |
+    kind_at(TraceEntry::SEGMENT_FREE, GM_SEGMENT_FREE) | kind_at(ExpandableActions<TraceEntry>::kMap, GM_SEGMENT_MAP) |
+    kind_at(ExpandableActions<TraceEntry>::kUnmap, GM_SEGMENT_UNMAP) | kind_at(TraceEntry::SNAPSHOT, GM_SNAPSHOT) |
+    kind_at(TraceEntry::OOM, GM_OOM);
+
 // 0 for actions that change nothing in the heap (later versions annotate).
 uint8_t kind_of(TraceEntry::Action action) {
-  using Expandable = ExpandableActions<TraceEntry>;
-  const int value = static_cast<int>(action);
-  if (value == TraceEntry::ALLOC) return GM_ALLOC;
-  if (value == TraceEntry::FREE_REQUESTED) return GM_FREE_REQUESTED;
-  if (value == TraceEntry::FREE_COMPLETED) return GM_FREE_COMPLETED;
-  if (value == TraceEntry::SEGMENT_ALLOC) return GM_SEGMENT_ALLOC;
-  if (value == TraceEntry::SEGMENT_FREE) return GM_SEGMENT_FREE;
-  if (value == Expandable::kMap) return GM_SEGMENT_MAP;
-  if (value == Expandable::kUnmap) return GM_SEGMENT_UNMAP;
-  if (value == TraceEntry::SNAPSHOT) return GM_SNAPSHOT;
-  if (value == TraceEntry::OOM) return GM_OOM;
-  return 0;
+  const auto value = static_cast<unsigned>(action);
+  return value < 16 ? static_cast<uint8_t>(kKinds >> 4 * value & 15) : uint8_t{0};
 }
 
 // Silence. A muted device's events are dropped until the snapshot that the muting thread takes: under the device's lock
@@ -94,7 +95,7 @@ std::atomic<uint32_t> muted_count{0};
 std::atomic<bool> forked{false};  // CUDA does not outlive a fork: what a child frees says nothing
 thread_local bool takes_snapshot = false;
 
-bool is_silent(uint8_t device, uint8_t kind) {
+[[gnu::cold, gnu::noinline]] bool is_silent(uint8_t device, uint8_t kind) {
   if (forked.load(std::memory_order_relaxed)) return true;
   if (!muted[device].load(std::memory_order_acquire)) return false;
   if (kind != GM_SNAPSHOT || !takes_snapshot) return true;

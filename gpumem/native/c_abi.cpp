@@ -59,11 +59,6 @@ gm_status gm_recorder_get_path(char* path, size_t capacity) {
   return path && capacity ? gpumem::recorder::get_path(path, capacity) : static_cast<gm_status>(GM_BAD_ARGUMENT);
 }
 
-[[gnu::hot]] gm_status gm_record_event(const gm_event* event) {
-  if (!event) return GM_BAD_ARGUMENT;
-  return gpumem::guarded_recording([&] { return gpumem::recorder::record_event(*event, event->device); });
-}
-
 gm_status gm_record_mark(uint8_t kind, const char* name, uint64_t step, uint64_t* position) {
   if ((kind != GM_MARK && kind != GM_STEP) || (kind == GM_MARK && !name)) return GM_BAD_ARGUMENT;
   return guarded([&] { return gpumem::recorder::record_mark(kind, name, step, position); });

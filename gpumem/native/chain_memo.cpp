@@ -95,7 +95,7 @@ void ChainMemo::keep(const PythonLayout& layout, const char* innermost, uint64_t
   const uint64_t mark = mark_of(layout.links(), innermost);
   const uint32_t number = first_of_set(mark) + pages_->turn++ % kWays;
   Chain* chain = place_for(number, count);
-  *chain = {innermost, generation, chain, stack, count};
+  *chain = {innermost, generation, chain, stack};
   const char* frame = innermost;
   for (Frame* remembered = chain->frames(); remembered != chain->frames() + count; ++remembered) {
     *remembered = {load<const char*>(frame, layout.frame_previous), load<const char*>(frame, layout.frame_instruction)};

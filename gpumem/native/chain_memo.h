@@ -27,15 +27,15 @@ class ChainMemo {
   ChainMemo(const ChainMemo&) = delete;
   ChainMemo& operator=(const ChainMemo&) = delete;
 
-  // 0 when the chain is neither the last one again, as most are, nor the one that came after it the time before.
-  uint32_t find_near(FrameLinks links, const char* innermost, uint64_t generation) {
+  // 0 when the chain is neither the last one again, as most are, nor the one that came after it the time before. Twice
+  // the same code: the processor foresees each place's outcome by itself.
+  [[gnu::always_inline]] uint32_t find_near(FrameLinks links, const char* innermost, uint64_t generation) {
     Chain* chain = latest_;
-    for (uint32_t attempt = 0; attempt != 2; ++attempt, chain = chain->successor) {
-      if (!is_chain(links, chain, innermost, generation)) continue;
-      latest_ = chain;
-      return chain->stack;
-    }
-    return 0;
+    if (GM_LIKELY(is_chain(links, chain, innermost, generation))) return chain->stack;
+    chain = chain->successor;
+    if (GM_UNLIKELY(!is_chain(links, chain, innermost, generation))) return 0;
+    latest_ = chain;
+    return chain->stack;
   }
   // 0 when the chain is not remembered. A generation is one of watch_code's.
   uint32_t find(FrameLinks links, const char* innermost, uint64_t generation);
@@ -58,35 +58,38 @@ class ChainMemo {
     uint64_t generation;    // its code objects are those of this generation
     Chain* successor;       // the chain that came after it when last another did; itself until then
     uint32_t stack;         // id
-    uint32_t frame_count;   // at least 1; so many frames follow
 
+    // At least one; the last has no caller.
     Frame* frames() { return reinterpret_cast<Frame*>(this + 1); }
     const Frame* frames() const { return reinterpret_cast<const Frame*>(this + 1); }
   };
   struct Pages;
+  static constexpr uint32_t kFramesARound = 4;
 
-  // Null is no chain's innermost frame.
-  static bool is_chain(FrameLinks links, const Chain* chain, const char* innermost, uint64_t generation) {
-    if (innermost == nullptr || chain->innermost != innermost || chain->generation != generation) return false;
+  // Of an innermost frame that is not null.
+  [[gnu::always_inline]] static bool is_chain(FrameLinks links, const Chain* chain, const char* innermost,
+                                              uint64_t generation) {
+    if (chain->innermost != innermost || chain->generation != generation) return false;
     const char* frame = innermost;
-    const Frame* const end = chain->frames() + chain->frame_count;
-#pragma GCC unroll 2
-    for (const Frame* remembered = chain->frames(); remembered != end; ++remembered) {
-      const char* caller = remembered->caller;
-      if (load<const char*>(frame, links.previous) != caller) return false;
-      if (load<const char*>(frame, links.instruction) != remembered->instruction) return false;
-      asm("" : "+r"(caller));  // or the compiler goes on from the frame's own pointer, for which it has to wait
-      frame = caller;
+    for (const Frame* remembered = chain->frames();; remembered += kFramesARound) {
+#pragma GCC unroll 4
+      for (uint32_t i = 0; i != kFramesARound; ++i) {
+        const char* caller = remembered[i].caller;
+        if (load<const char*>(frame, links.previous) != caller) return false;
+        if (load<const char*>(frame, links.instruction) != remembered[i].instruction) return false;
+        asm("" : "+r"(caller));  // or the compiler goes on from the frame's own pointer, for which it has to wait
+        if (caller == nullptr) return true;
+        frame = caller;
+      }
     }
-    return true;
   }
 
   bool make_room();
   Chain* place_for(uint32_t number, uint32_t frame_count);
 
-  Chain none_ = {nullptr, 0, &none_, 0, 0};  // no chain
-  Chain* latest_ = &none_;                   // the chain found last
-  Pages* pages_ = nullptr;                   // from the first chain to keep on
+  Chain* latest_ = &none_;                // the chain found last
+  Chain none_ = {nullptr, 0, &none_, 0};  // no chain
+  Pages* pages_ = nullptr;                // from the first chain to keep on
 };
 
 }  // namespace gpumem

@@ -34,27 +34,24 @@ Journal::~Journal() {
 // ---- records ----
 
 gm_status Journal::append(const gm_record& record, uint64_t* position) {
-  RecordPlace place;
-  const gm_status status = take(&place);
-  if (status != GM_OK) return status;
+  const RecordPlace place = take();
+  if (place.record == nullptr) return stopped_status();
   std::memcpy(place.record, &record, offsetof(gm_record, commit));
   if (position) *position = directory_[place.window].first_record + place.slot;
   commit(place);
   return GM_OK;
 }
 
-// `place` is in a window that has no slot left.
-gm_status Journal::take_in_next_window(RecordPlace* place) {
-  uint64_t slot;
-  do {
-    const gm_status turned = turn_window(place->window);
-    if (turned != GM_OK) return turned;
+// `window` has no slot left.
+RecordPlace Journal::take_in_next_window(uint32_t window) {
+  for (;;) {
+    if (turn_window(window) != GM_OK) return kNoPlace;
     const WindowInUse current = current_.load(std::memory_order_acquire);
-    if (current.is_none()) return stopped_status();
-    slot = directory_[current.window()].taken.fetch_add(1, std::memory_order_relaxed);
-    *place = {current.window(), static_cast<uint32_t>(slot), current.records() + slot};
-  } while (slot >= kRecordsPerWindow);
-  return GM_OK;
+    if (current.is_none()) return kNoPlace;
+    window = current.window();
+    const uint64_t slot = directory_[window].taken.fetch_add(1, std::memory_order_relaxed);
+    if (slot < kRecordsPerWindow) return {window, static_cast<uint32_t>(slot), current.records() + slot};
+  }
 }
 
 // Whether every slot handed out so far is committed. Goes on where it stopped the last time, so that a window is looked

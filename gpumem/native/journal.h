@@ -25,8 +25,9 @@ constexpr uint64_t kRecordsPerWindow = kRecordWindowBytes / sizeof(gm_record);
 struct RecordPlace {
   uint32_t window;    // directory index
   uint32_t slot;      // within the window
-  gm_record* record;  // in the window's mapping
+  gm_record* record;  // in the window's mapping; null: there is none
 };
+constexpr RecordPlace kNoPlace = {0, 0, nullptr};
 
 // The record window that takes slots: which it is and where it is mapped, in one word, so that both are of one window.
 // A mapping starts on a page and lies below 2^60: the address has room for the directory index.
@@ -76,13 +77,13 @@ class Journal {
   // the record, all but its commit word. The one locked instruction of a record is the one that takes its slot: nothing
   // counts commits, the helper thread looks for them once all slots are taken. A window with a record that is held open
   // cannot become FULL, so that such a record may be changed in place although it is committed. A hold that lasts on
-  // when all of its window is committed is taken back.
-  gm_status take(RecordPlace* place) {
+  // when all of its window is committed is taken back. kNoPlace once the journal has stopped: see stopped_status().
+  RecordPlace take() {
     const WindowInUse current = current_.load(std::memory_order_acquire);
-    if (GM_UNLIKELY(current.is_none())) return stopped_status();
+    if (GM_UNLIKELY(current.is_none())) return kNoPlace;
     const uint64_t slot = directory_[current.window()].taken.fetch_add(1, std::memory_order_relaxed);
-    *place = {current.window(), static_cast<uint32_t>(slot), current.records() + slot};
-    return GM_LIKELY(slot < kRecordsPerWindow) ? static_cast<gm_status>(GM_OK) : take_in_next_window(place);
+    if (GM_UNLIKELY(slot >= kRecordsPerWindow)) return take_in_next_window(current.window());
+    return {current.window(), static_cast<uint32_t>(slot), current.records() + slot};
   }
   void commit(RecordPlace place) {
     const uint64_t position = directory_[place.window].first_record + place.slot;
@@ -136,7 +137,7 @@ class Journal {
   gm_status reserve_window(WindowKind kind, uint64_t bytes, uint32_t* window, void** mapping);
   gm_status reserve_record_window(uint32_t* window);
 
-  [[gnu::cold]] gm_status take_in_next_window(RecordPlace* place);
+  [[gnu::cold]] RecordPlace take_in_next_window(uint32_t window);
   bool find_committed(uint32_t window);
   void set_full(uint32_t window);
   gm_status turn_window(uint32_t full_window);

@@ -240,7 +240,7 @@ void LiveAllocator::on_event(const PolicyEvent& told) {
   event.stream = told.stream;
   event.pool_first = told.pool.first;
   event.pool_second = told.pool.second;
-  guarded_recording([&] { return recorder::record_event(event, lane_); });
+  recorder::record_own_event(event, lane_);
 }
 
 }  // namespace gpumem

@@ -239,14 +239,17 @@ PythonAnswers find_answers(const Python& python) {
   const char* runtime = nullptr;
   const char* state = python.find_thread_state();
   if (!find_symbol("Py_Version", &version) || !find_symbol("_PyRuntime", &runtime) || state == nullptr) return {};
-  PythonAnswers answers = {runtime, kInitialized312, kInterpreterHead312, 0};
+  PythonAnswers answers = {runtime + kInitialized312, runtime + kInterpreterHead312, {}};
   if (*version >= 0x030d0000) {
-    answers.initialized = load<uint32_t>(runtime, kRuntimeFinalizing * sizeof(uint64_t)) - kInitializedBeforeFinalizing;
-    answers.interpreter_head = load<uint32_t>(runtime, kRuntimeInterpreterHead * sizeof(uint64_t));
+    const uint64_t finalizing = load<uint64_t>(runtime, kRuntimeFinalizing * sizeof(uint64_t));
+    answers.initialized = runtime + finalizing - kInitializedBeforeFinalizing;
+    answers.interpreter_head = runtime + load<uint64_t>(runtime, kRuntimeInterpreterHead * sizeof(uint64_t));
   }
-  const bool is_as_laid_out = load<int>(runtime, answers.initialized) == python.is_initialized() &&
-                              load<const char*>(runtime, answers.interpreter_head) == python.find_interpreter_head();
-  return is_as_laid_out && find_state_key(python, state, &answers.state_key) ? answers : PythonAnswers{};
+  const bool is_as_laid_out = load<int>(answers.initialized, 0) == python.is_initialized() &&
+                              load<const char*>(answers.interpreter_head, 0) == python.find_interpreter_head();
+  uint32_t key;
+  const bool is_found = is_as_laid_out && find_state_key(python, state, &key) && answers.state.find(key);
+  return is_found ? answers : PythonAnswers{};
 }
 
 bool is_code_as_laid_out(const PythonLayout& layout, const char* code) {

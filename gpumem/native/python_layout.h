@@ -10,13 +10,14 @@
 #include <string>
 
 #include "gpumem.h"
+#include "thread_value.h"
 
 namespace gpumem {
 
 // What of a frame tells chains of frames apart, as offsets in it.
 struct FrameLinks {
-  uint32_t previous;     // the caller's frame
-  uint32_t instruction;  // the instruction under way
+  uint16_t previous;     // the caller's frame
+  uint16_t instruction;  // the instruction under way
 };
 
 // Offsets in bytes from the start of the object named first.
@@ -43,7 +44,8 @@ struct PythonLayout {
   uint32_t bytes_length;          // bytes: length; its hash follows
   uint32_t bytes_start;           // bytes: the bytes
 
-  FrameLinks links() const { return {frame_previous, frame_instruction}; }
+  // Frames are short.
+  FrameLinks links() const { return {static_cast<uint16_t>(frame_previous), static_cast<uint16_t>(frame_instruction)}; }
 };
 
 // Who holds a frame, as CPython numbers it.
@@ -66,17 +68,16 @@ struct Python {
 // Where the answers of three of those functions lie. To read them there takes two cache lines where the calls take a
 // dozen, which a program's own work between two events seldom leaves in the nearest caches.
 struct PythonAnswers {
-  const char* runtime;        // the interpreter's _PyRuntime; null: the functions have to be asked
-  uint32_t initialized;       // offset in it of an int: what is_initialized answers
-  uint32_t interpreter_head;  // offset in it of a pointer: what find_interpreter_head answers
-  uint32_t state_key;         // find_thread_state's answer is each thread's value of this pthread key
+  const char* initialized;       // an int: what is_initialized answers; null: the functions have to be asked
+  const char* interpreter_head;  // a pointer: what find_interpreter_head answers
+  ThreadValue state;             // find_thread_state's answer to each thread
 };
 
 // GM_UNSUPPORTED with a sentence in `reason` when this process's interpreter is none we know.
 gm_status find_python(Python* python, PythonLayout* layout, char* reason, size_t capacity);
 
-// Compared with what the functions answer here and now: no runtime where anything differs. CPython keeps the places
-// within a minor version, the key until it forks.
+// Compared with what the functions answer here and now: nothing is found where anything differs. CPython keeps the
+// places within a minor version, the key until it forks.
 PythonAnswers find_answers(const Python& python);
 
 // Whether a code object of this process holds what the layout says, as far as CPython's own answers show.

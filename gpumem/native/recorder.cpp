@@ -27,7 +27,7 @@ bool is_segment_event(uint8_t kind) {
 // Turns the lane's open free_requested into a free where `event` is its completion, unless the hold was taken back:
 // then the completion becomes a record of its own. Either way nothing is open after that: the lane's next event has
 // come.
-bool complete_open_free(RecordHold* open_free, const gm_event& event) {
+[[gnu::always_inline]] inline bool complete_open_free(RecordHold* open_free, const gm_event& event) {
   if (GM_LIKELY(!open_free->is_open())) return false;
   gm_record* record = event.kind == GM_FREE_COMPLETED ? open_free->begin_change() : nullptr;
   const bool is_completed = record && record->address == event.address;
@@ -40,7 +40,7 @@ bool complete_open_free(RecordHold* open_free, const gm_event& event) {
   return is_completed;
 }
 
-gm_status append_event(Session* session, RecordHold* open_free, const gm_event& event) {
+[[gnu::always_inline]] inline gm_status append_event(Session* session, RecordHold* open_free, const gm_event& event) {
   ThreadState& thread = thread_state(session);
   const uint32_t stack = GM_LIKELY(session->has_stacks)
                              ? gpumem::intern_current_stack(session->intern, session->walker_caches, thread.chains)
@@ -48,9 +48,8 @@ gm_status append_event(Session* session, RecordHold* open_free, const gm_event& 
   const uint16_t stream = thread.stream_ordinal(session, event.device, event.stream);
   const uint16_t pool = thread.pool_ordinal(session, event.pool_first, event.pool_second);
   const uint64_t time_ns = session->next_time_ns(event.device, thread.clock.time_ns(event.ticks));
-  RecordPlace place;
-  const gm_status status = session->journal.take(&place);
-  if (GM_UNLIKELY(status != GM_OK)) return status;
+  const RecordPlace place = session->journal.take();
+  if (GM_UNLIKELY(place.record == nullptr)) return session->journal.stopped_status();
   gm_record* record = place.record;
   record->time_ns = time_ns;
   record->address = event.address;
@@ -67,6 +66,21 @@ gm_status append_event(Session* session, RecordHold* open_free, const gm_event& 
   record->flags = event.flags;
   if (event.kind == GM_FREE_REQUESTED && open_free) open_free->open(place.window, place.record);
   session->journal.commit(place);
+  return GM_OK;
+}
+
+// The same code for PyTorch's own allocator as for ours, laid out in each one's way: an event takes few calls.
+[[gnu::always_inline]] inline gm_status record_on_lane(const gm_event& event, uint32_t lane) {
+  const Recording& recording = g_event_line.recording;
+  if (!recording.is_enabled.load(std::memory_order_relaxed)) return GM_NOT_RECORDING;
+  Session* session = current_session();
+  if (GM_UNLIKELY(!session)) return GM_NOT_RECORDING;
+  if (GM_UNLIKELY(!session->journal.is_open())) return session->refuse(session->journal.stopped_status());
+  RecordHold* open_free = GM_UNLIKELY(lane == kNoLane) ? nullptr : &session->lanes[lane].open_free;
+  if (open_free && complete_open_free(open_free, event)) return GM_OK;
+  const gm_status status = append_event(session, open_free, event);
+  if (GM_UNLIKELY(status != GM_OK)) return session->refuse(status);
+  if (GM_UNLIKELY(is_segment_event(event.kind))) signal_segment_event();
   return GM_OK;
 }
 
@@ -87,7 +101,7 @@ bool is_active() {
 }
 
 void set_enabled(bool enabled) {
-  g_recording.is_enabled.store(enabled, std::memory_order_relaxed);
+  g_event_line.recording.is_enabled.store(enabled, std::memory_order_relaxed);
 }
 
 gm_status get_counts(gm_recorder_counts* counts) {
@@ -124,17 +138,8 @@ void give_back_lane(uint32_t lane) {
   g_claimed_lanes.fetch_and(~(uint64_t{1} << (lane - kDeviceLanes)), std::memory_order_release);
 }
 
-gm_status record_event(const gm_event& event, uint32_t lane) {
-  if (!g_recording.is_enabled.load(std::memory_order_relaxed)) return GM_NOT_RECORDING;
-  Session* session = current_session();
-  if (GM_UNLIKELY(!session)) return GM_NOT_RECORDING;
-  if (GM_UNLIKELY(!session->journal.is_open())) return session->refuse(session->journal.stopped_status());
-  RecordHold* open_free = GM_UNLIKELY(lane == kNoLane) ? nullptr : &session->lanes[lane].open_free;
-  if (open_free && complete_open_free(open_free, event)) return GM_OK;
-  const gm_status status = append_event(session, open_free, event);
-  if (GM_UNLIKELY(status != GM_OK)) return session->refuse(status);
-  if (GM_UNLIKELY(is_segment_event(event.kind))) signal_segment_event();
-  return GM_OK;
+gm_status record_own_event(const gm_event& event, uint32_t lane) {
+  return guarded_recording([&] { return record_on_lane(event, lane); });
 }
 
 gm_status record_mark(uint8_t kind, const char* name, uint64_t step, uint64_t* position) {
@@ -168,3 +173,9 @@ uint32_t intern_current_stack() {
 }
 
 }  // namespace gpumem::recorder
+
+// Here and not among the other exported functions, so that the tracker's call is the only one of an event.
+extern "C" [[gnu::hot]] gm_status gm_record_event(const gm_event* event) {
+  if (!event) return GM_BAD_ARGUMENT;
+  return gpumem::guarded_recording([&] { return gpumem::recorder::record_on_lane(*event, event->device); });
+}

@@ -18,9 +18,9 @@ void set_enabled(bool enabled);
 gm_status get_counts(gm_recorder_counts* counts);
 gm_status get_path(char* path, size_t capacity);
 
-// `lane`: of PyTorch's own allocator the device's ordinal, of one of ours what claim_lane() gave it. Calls on a lane
-// come one at a time.
-[[gnu::hot]] gm_status record_event(const gm_event& event, uint32_t lane);
+// An event of an allocator of ours; those of PyTorch's own come through gm_record_event. `lane` is what claim_lane()
+// gave the allocator; calls on a lane come one at a time.
+[[gnu::hot]] gm_status record_own_event(const gm_event& event, uint32_t lane);
 uint32_t claim_lane();
 void give_back_lane(uint32_t lane);
 gm_status record_mark(uint8_t kind, const char* name, uint64_t step, uint64_t* position);

@@ -16,7 +16,7 @@
 
 namespace gpumem {
 
-Recording g_recording;
+EventLine g_event_line;
 
 namespace {
 
@@ -66,7 +66,7 @@ gm_status open_session(std::string path, int32_t* errno_value) {
   session->path = std::move(path);
   session->previous = std::exchange(g_all_sessions, session);
   g_latest.store(session, std::memory_order_release);
-  g_recording.session.store(session, std::memory_order_release);
+  g_event_line.recording.session.store(session, std::memory_order_release);
   return GM_OK;
 }
 
@@ -79,10 +79,10 @@ std::string child_path() {
 
 Session* open_child_session() {
   const std::lock_guard<std::mutex> lock(g_control_mutex);
-  if (!g_is_child_due.exchange(false)) return g_recording.session.load(std::memory_order_relaxed);
+  if (!g_is_child_due.exchange(false)) return g_event_line.recording.session.load(std::memory_order_relaxed);
   int32_t errno_value;
   open_session(child_path(), &errno_value);
-  return g_recording.session.load(std::memory_order_relaxed);
+  return g_event_line.recording.session.load(std::memory_order_relaxed);
 }
 
 void before_fork() {
@@ -97,7 +97,7 @@ void after_fork_in_parent() {
 
 // The child gives its copy of the session up as it is: locks in it may be held by threads that exist no more.
 void after_fork_in_child() {
-  Session* session = g_recording.session.exchange(nullptr);
+  Session* session = g_event_line.recording.session.exchange(nullptr);
   g_latest.store(nullptr, std::memory_order_relaxed);
   if (session) {
     session->journal.abandon();
@@ -153,7 +153,7 @@ gm_status end_for_want_of_memory() {
 
 gm_status start_session(const gm_recorder_options& options, int32_t* errno_value) {
   const std::lock_guard<std::mutex> lock(g_control_mutex);
-  if (g_recording.session.load(std::memory_order_relaxed)) return GM_BAD_ARGUMENT;
+  if (g_event_line.recording.session.load(std::memory_order_relaxed)) return GM_BAD_ARGUMENT;
   ChildInheritance& inherited = g_inheritance;
   inherited.path_pattern = options.fork_path_pattern ? options.fork_path_pattern : "";
   std::memcpy(inherited.run_id, options.run_id, sizeof inherited.run_id);
@@ -169,7 +169,7 @@ gm_status start_session(const gm_recorder_options& options, int32_t* errno_value
 gm_status stop_session(const char* ended_by) {
   const std::lock_guard<std::mutex> lock(g_control_mutex);
   g_is_child_due.store(false, std::memory_order_relaxed);
-  Session* session = g_recording.session.exchange(nullptr);
+  Session* session = g_event_line.recording.session.exchange(nullptr);
   if (!session) return GM_NOT_RECORDING;
   session->end(ended_by);
   return GM_OK;
@@ -185,7 +185,7 @@ Session* latest_session() {
 
 gm_status keep_fact(const char* key, const char* json, size_t json_bytes) {
   const std::lock_guard<std::mutex> lock(g_facts_mutex);
-  Session* session = g_recording.session.load(std::memory_order_acquire);
+  Session* session = g_event_line.recording.session.load(std::memory_order_acquire);
   if (!session && !g_is_child_due.load(std::memory_order_relaxed)) return GM_NOT_RECORDING;
   if (json_bytes <= kKeptFactBytesMax) {
     auto& facts = g_inheritance.facts;

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "check.h"
+#include "event_line.h"
 #include "gpumem.h"
 #include "guarded.h"
 #include "intern.h"
@@ -68,25 +69,18 @@ struct alignas(64) Session {
   static bool take_back(void* session, uint32_t window);
 };
 
-// What every event looks at first.
-struct alignas(64) Recording {
-  std::atomic<Session*> session{nullptr};  // the one that is open, if any: session.cpp's to set
-  std::atomic<bool> is_enabled{true};      // false: events are dropped
-};
-extern Recording g_recording;
-
 gm_status start_session(const gm_recorder_options& options, int32_t* errno_value);
 gm_status stop_session(const char* ended_by);
 // In a forked child the first call makes the child's own session; null when there is to be none.
 [[gnu::cold]] Session* find_child_session();
 // The session events go to, a forked child's own too. Null when nothing is recorded.
 inline Session* current_session() {
-  Session* session = g_recording.session.load(std::memory_order_acquire);
+  Session* session = g_event_line.recording.session.load(std::memory_order_acquire);
   return GM_LIKELY(session) ? session : find_child_session();
 }
 // As current_session, but never makes one.
 inline Session* open_session_or_null() {
-  return g_recording.session.load(std::memory_order_acquire);
+  return g_event_line.recording.session.load(std::memory_order_acquire);
 }
 // The session that is or was; null before the first (and in a child before its own).
 Session* latest_session();

@@ -10,7 +10,7 @@
 
 namespace gpumem {
 
-__thread ThreadState* t_state = nullptr;
+[[gnu::tls_model("initial-exec")]] __thread ThreadState* t_state = nullptr;
 
 namespace {
 
@@ -24,6 +24,12 @@ struct StateOwner {
     delete state;
   }
 };
+
+#if defined(__x86_64__)
+// As the library is loaded, before any event.
+[[maybe_unused]] const int32_t g_distance = g_event_line.recording.thread_state_distance =
+    static_cast<int32_t>(reinterpret_cast<const char*>(&t_state) - thread_pointer());
+#endif
 
 ThreadState* make_state() {
   static thread_local StateOwner owner;
@@ -74,7 +80,7 @@ bool grow_frames(ThreadState* state) {
 
 }  // namespace
 
-uint16_t ThreadState::look_up_stream(Session* session_now, uint32_t device, uint64_t handle) {
+uint16_t ThreadState::look_up_stream(Session* session_now, uint16_t device, uint64_t handle) {
   stream = session_now->intern.stream_ordinal(device, handle);
   stream_handle = handle;
   stream_device = device;
@@ -90,6 +96,7 @@ uint16_t ThreadState::look_up_pool(Session* session_now, uint64_t first, uint64_
 
 ThreadState& join_session(Session* session) {
   ThreadState* state = own_state();
+  GM_CHECK(own_state_or_null() == state);
   give_ids(session, state);
   return *state;
 }

@@ -29,8 +29,6 @@ constexpr uint64_t kBreakNs = 1000;
 // A rate from a longer time, by either clock, may have a suspended machine in it.
 constexpr uint64_t kRateTicksMax = uint64_t{1} << 32;
 constexpr uint64_t kRateNsMax = uint64_t{1} << 32;
-// 4 ns a tick: no counter is so slow. Below it a span's ticks times the rate stay below 2^60.
-constexpr uint64_t kNsPerTickMax = uint64_t{4} << 32;
 // Longer between two readings of the counter: the thread was interrupted there.
 constexpr uint64_t kReadTicksMax = 2048;
 
@@ -86,14 +84,15 @@ uint64_t TickClock::check() {
 }
 
 void TickClock::compare(uint64_t ticks, uint64_t now_ns) {
-  const uint64_t last_span_ticks = std::exchange(span_ticks_, 0);
+  const uint64_t last_span_ticks = std::exchange(span_ticks_, 0u);
   const uint64_t elapsed = ticks - base_ticks_;
   if (base_ns_ != 0 && elapsed < kShortestSpanTicks) return;
   if (base_ns_ != 0 && elapsed < kRateTicksMax && now_ns - base_ns_ < kRateNsMax) {
-    const uint64_t rate = ((now_ns - base_ns_) << 32) / elapsed;
-    if (rate <= kNsPerTickMax) {
-      span_ticks_ = next_span_ticks(std::max(last_span_ticks, kShortestSpanTicks), elapsed, now_ns);
-      ns_per_tick_ = rate;
+    const uint64_t rate = ((now_ns - base_ns_) << kRateBits) / elapsed;
+    if (rate <= UINT32_MAX) {  // no counter is so slow
+      const uint64_t span_ticks = next_span_ticks(std::max(last_span_ticks, kShortestSpanTicks), elapsed, now_ns);
+      span_ticks_ = static_cast<uint32_t>(span_ticks);
+      ns_per_tick_ = static_cast<uint32_t>(rate);
     }
   }
   base_ticks_ = ticks;
@@ -103,7 +102,7 @@ void TickClock::compare(uint64_t ticks, uint64_t now_ns) {
 // By what the clock would have said `elapsed` ticks after the last check, when the system's says `now_ns`. So no rate
 // is gone by that has not been found right once: the first is 0, and none after a break is.
 uint64_t TickClock::next_span_ticks(uint64_t last_span_ticks, uint64_t elapsed, uint64_t now_ns) const {
-  const auto foreseen_ns = static_cast<uint64_t>(static_cast<unsigned __int128>(elapsed) * ns_per_tick_ >> 32);
+  const auto foreseen_ns = static_cast<uint64_t>(static_cast<unsigned __int128>(elapsed) * ns_per_tick_ >> kRateBits);
   const uint64_t elapsed_ns = now_ns - base_ns_;
   const uint64_t distance_ns = foreseen_ns > elapsed_ns ? foreseen_ns - elapsed_ns : elapsed_ns - foreseen_ns;
   const double share = static_cast<double>(last_span_ticks) / static_cast<double>(std::max(elapsed, last_span_ticks));

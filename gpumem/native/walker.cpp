@@ -23,19 +23,6 @@ PythonLayout g_layout;                                      // written before g_
 Python g_python;                                            // likewise
 std::atomic<WalkerState> g_state{WalkerState::NotStarted};  // Off is final
 
-// All that it takes to find a known stack again, on one cache line: between two events a program's own work leaves
-// little in the caches.
-struct alignas(64) Shortcut {
-  std::atomic<uint64_t> code_generation{0};  // see watch_code; 0 while nothing is watched
-  std::atomic<bool> is_open{false};          // the walker is on and the rest is known
-  uint32_t thread_frame;                     // as in PythonLayout
-  int32_t holder_frame;                      // likewise
-  FrameLinks links;                          // likewise
-  const char* main_interpreter;              // as in Python
-  PythonAnswers answers;                     // their runtime is known
-};
-Shortcut g_shortcut;
-
 // Frames of both kinds, shown and hidden: a call from C into Python leaves one of each.
 constexpr uint32_t kFramesMax = 2 * kStackDepthMax;
 
@@ -134,14 +121,6 @@ class FrameHasher {
   bool is_settled_ = true;  // every text so far had its hash
 };
 
-// Of a PythonLayout or a Shortcut, which hold both offsets.
-template <typename Offsets>
-[[gnu::always_inline]] inline const char* frame_of(const char* thread_state, const Offsets& offsets) {
-  const char* frame = load<const char*>(thread_state, offsets.thread_frame);
-  if (offsets.holder_frame < 0 || frame == nullptr) return frame;
-  return load<const char*>(frame, static_cast<uint32_t>(offsets.holder_frame));
-}
-
 // The calling thread's innermost frame; null without Python, in a sub-interpreter and while finalising.
 [[gnu::always_inline]] inline const char* current_frame() {
   if (g_python.is_initialized() == 0) return nullptr;
@@ -156,17 +135,7 @@ template <typename Offsets>
   if (holder != state && g_python.find_interpreter_head() != g_python.main_interpreter) {
     return nullptr;
   }
-  return frame_of(state, g_layout);
-}
-
-// The same in few steps; null where it takes a closer look.
-[[gnu::always_inline]] inline const char* current_frame_by_shortcut() {
-  const PythonAnswers& answers = g_shortcut.answers;
-  const bool is_alone = load<int>(answers.runtime, answers.initialized) != 0 &&
-                        load<const char*>(answers.runtime, answers.interpreter_head) == g_shortcut.main_interpreter;
-  if (GM_UNLIKELY(!is_alone)) return nullptr;
-  const char* state = static_cast<const char*>(::pthread_getspecific(answers.state_key));
-  return state == nullptr ? nullptr : frame_of(state, g_shortcut);
+  return innermost_frame(state, g_layout.thread_frame, g_layout.holder_frame);
 }
 
 // Calls visit(code, instruction_offset) for the frames that sys._getframe would show, innermost first; their number.
@@ -327,15 +296,6 @@ uint32_t find_chain_id(Intern& intern, WalkerCaches& caches, ChainMemo& memo, co
   return id;
 }
 
-[[gnu::noinline]] uint32_t find_unexpected_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo) {
-  const char* innermost = is_on() ? current_frame() : nullptr;
-  if (innermost == nullptr) return 0;
-  const uint64_t generation = g_shortcut.code_generation.load(std::memory_order_acquire);
-  if (generation == 0) return find_stack_id(intern, caches, innermost);
-  const uint32_t id = memo.find(g_layout.links(), innermost, generation);
-  return id != 0 ? id : find_chain_id(intern, caches, memo, innermost, generation);
-}
-
 // Watching is CPython's to arrange, under the lock and for the interpreter that runs.
 bool may_watch_code() {
   const char* state = g_python.find_thread_state();
@@ -345,17 +305,21 @@ bool may_watch_code() {
 
 // CPython takes another key for its threads' states in a forked child.
 void close_shortcut() {
-  g_shortcut.is_open.store(false, std::memory_order_release);
+  g_event_line.shortcut.is_open.store(false, std::memory_order_release);
 }
 
 void open_shortcut() {
-  g_shortcut.thread_frame = g_layout.thread_frame;
-  g_shortcut.holder_frame = g_layout.holder_frame;
-  g_shortcut.links = g_layout.links();
-  g_shortcut.main_interpreter = g_python.main_interpreter;
-  g_shortcut.answers = find_answers(g_python);
-  if (g_shortcut.answers.runtime == nullptr || ::pthread_atfork(nullptr, nullptr, close_shortcut) != 0) return;
-  g_shortcut.is_open.store(true, std::memory_order_release);
+  const PythonAnswers answers = find_answers(g_python);
+  if (answers.initialized == nullptr || ::pthread_atfork(nullptr, nullptr, close_shortcut) != 0) return;
+  WalkerShortcut& shortcut = g_event_line.shortcut;
+  shortcut.links = g_layout.links();
+  shortcut.thread_frame = static_cast<uint16_t>(g_layout.thread_frame);
+  shortcut.holder_frame = static_cast<int16_t>(g_layout.holder_frame);
+  shortcut.state = answers.state;
+  shortcut.main_interpreter = g_python.main_interpreter;
+  shortcut.initialized = answers.initialized;
+  shortcut.interpreter_head = answers.interpreter_head;
+  shortcut.is_open.store(true, std::memory_order_release);
 }
 
 }  // namespace
@@ -380,19 +344,18 @@ gm_status start_walker(char* reason, size_t capacity) {
     std::snprintf(reason, capacity, "Stacks are off: this Python's code objects are laid out in an unknown way.");
     return GM_UNSUPPORTED;
   }
-  if (may_watch_code() && watch_code(&g_shortcut.code_generation)) open_shortcut();
+  if (may_watch_code() && watch_code(&g_event_line.shortcut.code_generation)) open_shortcut();
   g_state.store(WalkerState::On, std::memory_order_release);
   return GM_OK;
 }
 
-uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo) {
-  const uint64_t generation = g_shortcut.code_generation.load(std::memory_order_acquire);
-  if (GM_LIKELY(generation != 0 && g_shortcut.is_open.load(std::memory_order_acquire))) {
-    const char* innermost = current_frame_by_shortcut();
-    const uint32_t id = memo.find_near(g_shortcut.links, innermost, generation);
-    if (GM_LIKELY(id != 0)) return id;
-  }
-  return find_unexpected_stack(intern, caches, memo);
+uint32_t find_unexpected_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo) {
+  const char* innermost = is_on() ? current_frame() : nullptr;
+  if (innermost == nullptr) return 0;
+  const uint64_t generation = g_event_line.shortcut.code_generation.load(std::memory_order_acquire);
+  if (generation == 0) return find_stack_id(intern, caches, innermost);
+  const uint32_t id = memo.find(g_layout.links(), innermost, generation);
+  return id != 0 ? id : find_chain_id(intern, caches, memo, innermost, generation);
 }
 
 uint32_t walk_current_stack(uint64_t* code_addresses, uint32_t* instruction_offsets, uint32_t capacity) {

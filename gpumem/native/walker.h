@@ -8,6 +8,8 @@
 #include <cstdint>
 
 #include "chain_memo.h"
+#include "check.h"
+#include "event_line.h"
 #include "gpumem.h"
 #include "id_cache.h"
 #include "intern.h"
@@ -26,12 +28,42 @@ struct WalkerCaches {
 // GM_UNSUPPORTED with a sentence in `reason` when this interpreter cannot be walked. Called with the interpreter lock,
 // CPython 3.12 and later will say when code objects end, which makes known stacks cheaper.
 gm_status start_walker(char* reason, size_t capacity);
-// Id of the calling thread's stack, whose memo of this journal is `memo`; 0 when it has no Python frames or walking is
-// off.
-[[gnu::hot]] uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo);
 // Depth of the calling thread's stack; at most `capacity` pairs are written, innermost first.
 uint32_t walk_current_stack(uint64_t* code_addresses, uint32_t* instruction_offsets, uint32_t capacity);
 // Switches walking off for good.
 void stop_walker();
+
+// A thread's innermost frame; the offsets are PythonLayout's.
+inline const char* innermost_frame(const char* thread_state, uint32_t thread_frame, int32_t holder_frame) {
+  const char* frame = load<const char*>(thread_state, thread_frame);
+  if (holder_frame < 0 || frame == nullptr) return frame;
+  return load<const char*>(frame, static_cast<uint32_t>(holder_frame));
+}
+
+// The calling thread's innermost frame in few steps; null where it takes a closer look.
+[[gnu::always_inline]] inline const char* current_frame_by(const WalkerShortcut& shortcut) {
+  const bool is_alone = load<int>(shortcut.initialized, 0) != 0 &&
+                        load<const char*>(shortcut.interpreter_head, 0) == shortcut.main_interpreter;
+  if (GM_UNLIKELY(!is_alone)) return nullptr;
+  const auto state = static_cast<const char*>(shortcut.state.get());
+  return GM_LIKELY(state) ? innermost_frame(state, shortcut.thread_frame, shortcut.holder_frame) : nullptr;
+}
+
+// Id of a stack that is neither the last one nor the one that came after it; 0 as intern_current_stack. Not so seldom
+// as to be cold: its door is, so that the compiler lays what leads to it out of an event's straight line.
+[[gnu::noinline]] uint32_t find_unexpected_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo);
+[[gnu::cold, gnu::noinline]] inline uint32_t leave_line(Intern& intern, WalkerCaches& caches, ChainMemo& memo) {
+  return find_unexpected_stack(intern, caches, memo);
+}
+
+[[gnu::always_inline]] inline uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo) {
+  const WalkerShortcut& shortcut = g_event_line.shortcut;
+  const char* innermost =
+      GM_LIKELY(shortcut.is_open.load(std::memory_order_acquire)) ? current_frame_by(shortcut) : nullptr;
+  if (GM_UNLIKELY(innermost == nullptr)) return leave_line(intern, caches, memo);
+  const uint64_t generation = shortcut.code_generation.load(std::memory_order_acquire);
+  const uint32_t id = memo.find_near(shortcut.links, innermost, generation);
+  return GM_LIKELY(id != 0) ? id : leave_line(intern, caches, memo);
+}
 
 }  // namespace gpumem

@@ -21,6 +21,7 @@ PROGRAMS = [
     "test_limits",
     "test_walker",
     "test_tick_clock",
+    "test_thread_value",
     "test_live_allocator",
     "test_nvml_sampling",
     "test_no_memory",

@@ -218,7 +218,7 @@ def _oom(oom: OomEvent) -> Json:
         "time_ns": oom.time_ns,
         "requested_bytes": oom.requested_bytes,
         "free_bytes": oom.free_bytes,
-        "total_bytes": oom.card_bytes,
+        "total_bytes": oom.card_bytes or None,
         "limit_bytes": oom.limit_bytes,
     }
 

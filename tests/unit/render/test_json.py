@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from explained_traces import unrecorded_trace
 from gpumem.analyses.holdings import GroupBy
 from gpumem.analyses.oom import explain_log
@@ -73,6 +75,13 @@ def test_known_blocks_fill_allocated_and_active() -> None:
     assert device["peak"]["basis"] == "allocated"
     assert device["allocated_bytes"]["peak"] >= device["requested_bytes"]["peak"]
     assert sum(one["bytes"] for one in device["peak"]["by_site"]) == device["allocated_bytes"]["peak"]
+
+
+@pytest.mark.parametrize(("total", "shown"), [(0, None), (24 << 30, 24 << 30)])
+def test_card_of_a_refused_request_is_null_where_the_recording_does_not_say_it(total: int, shown: int | None) -> None:
+    (device,) = summary(TraceBuilder().segment(2 * MiB).oom(5 * MiB, free=0, total=total).build())["devices"]
+    (oom,) = device["ooms"]
+    assert (oom["requested_bytes"], oom["free_bytes"], oom["total_bytes"]) == (5 * MiB, 0, shown)
 
 
 def test_grouping_adds_its_own_list() -> None:

@@ -17,7 +17,7 @@ from gpumem_cli.main import run_command_line
 
 HERE = Path(__file__).parent
 TRACE = HERE.parent / "sample_traces" / "gpt2_train.gpumem"
-HEIGHT = 1062
+HEIGHT = 1186
 
 
 def main() -> None:

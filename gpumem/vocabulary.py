@@ -19,8 +19,6 @@ StreamId = NewType("StreamId", int)
 """Row of the streams table; 0 is "no stream"."""
 PoolId = NewType("PoolId", int)
 """Row of the pools table; 0 is the default pools (or not known)."""
-ThreadId = NewType("ThreadId", int)
-"""Row of the threads table; 0 is "not known"."""
 EventIndex = NewType("EventIndex", int)
 """Position of an event in the trace, from 0; -1 is "before the first event"."""
 DeviceOrdinal = NewType("DeviceOrdinal", int)

@@ -46,8 +46,6 @@ class Ledger:
     reserved_bytes: int | None
     """What the allocator held at the moment; None where none was recorded."""
     process_bytes: int | None
-    missing_reason: str | None
-    """Why there is no process figure; None where there is one, or where no reason is recorded."""
     components: Sequence[Component]
     """They add up, with `unexplained_bytes`, to the process's bytes; without a figure they are the allocator alone."""
     unexplained_bytes: int | None
@@ -161,7 +159,6 @@ def _ledger(
         reading=reading,
         reserved_bytes=heap.allocator.held_bytes if is_recorded else None,
         process_bytes=process,
-        missing_reason=None if reading is None else reading.unavailable.get("process_bytes"),
         components=components,
         unexplained_bytes=unexplained,
         sums=sums,

@@ -93,7 +93,6 @@ class DeviceSummary:
     active_bytes: EndAndPeak | None
     torch_allocated_bytes: EndAndPeak | None
     torch_reserved_bytes: EndAndPeak | None
-    pending_bytes_end: int
     reserved_peak: Instant
     headroom_bytes: int | None
     """What the card, or the program's limit if lower, leaves above the peak of reserved bytes."""
@@ -232,7 +231,6 @@ def _device_summary(
         heap_end=heap_end,
         heap_peak=heap_peak,
         cache=_cache_figures(found) if known else None,
-        pending_bytes_end=found.end.pending_bytes,
         reserved_peak=Instant(found.reserved_peak.event, time_of(trace, found.reserved_peak.event)),
         headroom_bytes=_headroom(facts, figures(0, found.reserved_peak).peak),
         alloc_count=found.count(EventKind.ALLOC),

@@ -1,7 +1,7 @@
 """PyTorch's own memory snapshots (torch.cuda.memory._dump_snapshot) of PyTorch 2.0 to 2.14 -> Trace.
 
     snapshot = read_pytorch_snapshot(path)
-    snapshot.trace, snapshot.segments, snapshot.settings
+    snapshot.trace, snapshot.segments
 
 Owns: the keys of a snapshot's top level and what becomes of each. Must not know: how the heap works.
 
@@ -12,7 +12,7 @@ events: replay fills them in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,12 +48,10 @@ from gpumem.importers.pytorch_snapshot_segments import (
 from gpumem.importers.pytorch_snapshot_skim import SkimmedEntries
 from gpumem.importers.pytorch_snapshot_stacks import StackInterner
 from gpumem.trace.model import DeviceFacts, InitialBlock, PoolRow, Trace, TraceMeta
-from gpumem.units import format_bytes, format_count
+from gpumem.units import counted, format_bytes, format_count
 from gpumem.vocabulary import TraceSource
 
 __all__ = [
-    "HostMemory",
-    "PytorchSettings",
     "PytorchSnapshot",
     "SnapshotBlocks",
     "SnapshotSegments",
@@ -65,36 +63,11 @@ SETTINGS_TEXT_KEYS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 @dataclass(frozen=True, slots=True)
-class PytorchSettings:
-    """Allocator settings as the snapshot gives them; None where it does not (PyTorch before 2.3)."""
-
-    text: str = ""
-    """What PYTORCH_CUDA_ALLOC_CONF held last; settings changed during the run are not recorded."""
-    max_split_bytes: int | None = None
-    """-1 is no limit."""
-    garbage_collection_threshold: float | None = None
-    expandable_segments: bool | None = None
-    roundup_power2_divisions: Mapping[int, int] | None = None
-    """Divisions by the MiB at which their interval starts."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostMemory:
-    """Pinned host memory (PyTorch 2.14, record_pinned_host_memory), which the trace does not hold."""
-
-    segment_count: int
-    segment_bytes: int
-    event_count: int
-
-
-@dataclass(frozen=True, slots=True)
 class PytorchSnapshot:
     """A snapshot: its history as a Trace, and the state at its end, which a replay can be held against."""
 
     trace: Trace
     segments: SnapshotSegments
-    settings: PytorchSettings
-    host: HostMemory | None
     pools_recorded: bool
     """Whether pool 0 of an event means the default pools (PyTorch 2.12 and later), not "not known"."""
 
@@ -131,8 +104,8 @@ class _Conversion:
         segments = read_segments(
             _listed(self.document.pop("segments", None)), self.stacks, self.reader.pools, self.notes
         )
-        settings = _settings(self.document.get("allocator_settings"))
-        host = _host_memory(self.document, self.notes)
+        settings = _settings_text(self.document.get("allocator_settings"))
+        _note_host_memory(self.document, self.notes)
         annotations = read_annotations(self.document.pop("external_annotations", None), self.notes)
         devices = self._devices(segments, annotations)
         mark_names = [metadata or "annotate" for _, metadata in self.reader.texts.rows]
@@ -141,7 +114,7 @@ class _Conversion:
         if merged.started_us is None and merged.events.event_count:
             self.notes.append("Times were not recorded (PyTorch before 2.2): all are 0, devices follow one another.")
         trace = self._trace(merged, segments, settings)
-        return PytorchSnapshot(trace, segments, settings, host, self.pools_recorded)
+        return PytorchSnapshot(trace, segments, self.pools_recorded)
 
     def _devices(self, segments: SnapshotSegments, annotations: list[Annotation]) -> list[DeviceEvents]:
         traces = _listed(self.document.pop("device_traces", None))
@@ -182,13 +155,13 @@ class _Conversion:
                 "it was not written by PyTorch."
             )
 
-    def _trace(self, merged: MergedEvents, segments: SnapshotSegments, settings: PytorchSettings) -> Trace:
+    def _trace(self, merged: MergedEvents, segments: SnapshotSegments, settings: str) -> Trace:
         frames, stacks = self.stacks.tables()
         present = set(merged.events.columns["device"].tolist()) | set(segments.device.tolist())
         started = merged.started_us
         meta = TraceMeta(
             source=TraceSource.PYTORCH_SNAPSHOT,
-            settings=settings.text,
+            settings=settings,
             devices=[DeviceFacts(device) for device in sorted(present) if device <= DEVICE_MAX],
             started_unix_ns=None if started is None else started * 1000,
             duration_ns=merged.duration_ns,
@@ -216,41 +189,25 @@ def _listed(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _settings(given: object) -> PytorchSettings:
+def _settings_text(given: object) -> str:
+    """What PYTORCH_CUDA_ALLOC_CONF held last; settings changed during the run are not recorded."""
     if not isinstance(given, dict):
-        return PytorchSettings()
-    text = next((value for key in SETTINGS_TEXT_KEYS if isinstance(value := given.get(key), str)), "")
-    split, threshold = given.get("max_split_size"), given.get("garbage_collection_threshold")
-    expandable, divisions = given.get("expandable_segments"), given.get("roundup_power2_divisions")
-    return PytorchSettings(
-        text=text,
-        max_split_bytes=split if isinstance(split, int) else None,
-        garbage_collection_threshold=float(threshold) if isinstance(threshold, float) else None,
-        expandable_segments=expandable if isinstance(expandable, bool) else None,
-        roundup_power2_divisions=_divisions(divisions) if isinstance(divisions, dict) else None,
-    )
+        return ""
+    return next((value for key in SETTINGS_TEXT_KEYS if isinstance(value := given.get(key), str)), "")
 
 
-def _divisions(given: Mapping[object, object]) -> dict[int, int]:
-    return {
-        int(start): count
-        for start, count in given.items()
-        if isinstance(start, str) and len(start) <= 9 and start.isdecimal() and isinstance(count, int)
-    }
-
-
-def _host_memory(document: dict[str, object], notes: list[str]) -> HostMemory | None:
+def _note_host_memory(document: dict[str, object], notes: list[str]) -> None:
+    """Says what the file holds of pinned host memory (PyTorch 2.14), which the trace does not."""
     segments, traces = _listed(document.pop("host_segments", None)), _listed(document.pop("host_traces", None))
     if not segments and not traces:
-        return None
+        return
     sizes = [segment.get("size", segment.get("total_size")) for segment in segments if isinstance(segment, dict)]
     segment_bytes = sum(size for size in sizes if isinstance(size, int) and size >= 0)
     event_count = sum(len(trace) if isinstance(trace, list) else 1 for trace in traces)
     notes.append(
-        f"Pinned host memory is not part of the trace: {format_count(len(segments))} segments with "
-        f"{format_bytes(segment_bytes)} at the end, {format_count(event_count)} events."
+        f"Pinned host memory is not part of the trace: {counted(len(segments), 'segment')} with "
+        f"{format_bytes(segment_bytes)} at the end, {counted(event_count, 'event')}."
     )
-    return HostMemory(len(segments), segment_bytes, event_count)
 
 
 def _describe_oddities(oddities: Oddities) -> list[str]:
@@ -266,5 +223,6 @@ def _describe_oddities(oddities: Oddities) -> list[str]:
             f"{format_count(oddities.unknown_actions.total())} entries with unknown actions ({named}) left out."
         )
     if oddities.unreadable_entries:
-        said.append(f"{format_count(oddities.unreadable_entries)} entries cannot be read and were left out.")
+        noun = "entry" if oddities.unreadable_entries == 1 else "entries"
+        said.append(f"{format_count(oddities.unreadable_entries)} {noun} left out that cannot be read.")
     return said

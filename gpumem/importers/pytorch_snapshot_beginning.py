@@ -30,7 +30,7 @@ from gpumem.importers.pytorch_snapshot_segments import (
     SnapshotSegments,
 )
 from gpumem.trace.model import InitialBlock
-from gpumem.units import format_bytes, format_count
+from gpumem.units import counted, format_bytes
 from gpumem.vocabulary import EventKind, StackId
 
 SEGMENT_KINDS = (EventKind.SEGMENT_ALLOC, EventKind.SEGMENT_FREE, EventKind.SEGMENT_MAP, EventKind.SEGMENT_UNMAP)
@@ -79,13 +79,13 @@ def find_beginning(
     lives = find_block_lives(events)
     if lives.misfit_count:
         figures.notes.append(
-            f"Device {device}: {format_count(lives.misfit_count)} events do not fit the one before at their address; "
+            f"Device {device}: {counted(lives.misfit_count, 'event')} at odds with the one before at the same address; "
             "events are missing, or the file was not made by an allocator."
         )
     differences = count_end_differences(events, lives, blocks) if len(segments) else 0
     if differences:
         figures.notes.append(
-            f"Device {device}: {format_count(differences)} blocks are live by the events but not in the segments, "
+            f"Device {device}: {counted(differences, 'block')} live by the events but not in the segments, "
             "or the other way round; the file is inconsistent."
         )
     ranges = find_start_ranges(events, segments, rows)
@@ -158,11 +158,11 @@ def describe_beginning(figures: BeginningFigures) -> list[str]:
     if figures.block_count or figures.reserved_bytes:
         said.append(
             f"History begins in mid-run: {format_bytes(figures.live_bytes)} were already live in "
-            f"{format_count(figures.block_count)} blocks, of {format_bytes(figures.reserved_bytes)} reserved."
+            f"{counted(figures.block_count, 'block')}, of {format_bytes(figures.reserved_bytes)} reserved."
         )
     if figures.homeless_count:
         said.append(
-            f"{format_count(figures.homeless_count)} blocks from before the history lie in no known segment; "
+            f"{counted(figures.homeless_count, 'block')} from before the history in no known segment; "
             "reserved bytes do not count them."
         )
     return said + figures.notes

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from gpumem.importers.pytorch_snapshot_entries import NUMBER_MAX, PoolNames
 from gpumem.importers.pytorch_snapshot_stacks import StackInterner
+from gpumem.units import counted
 from gpumem.vocabulary import BlockState
 
 Numbers = npt.NDArray[np.int64]
@@ -153,9 +154,10 @@ def read_segments(
 
 
 def _note_contradictions(segments: SnapshotSegments, notes: list[str]) -> None:
-    if _count_overlaps(segments):
+    overlaps = _count_overlaps(segments)
+    if overlaps:
         notes.append(
-            f"The file is inconsistent: {_count_overlaps(segments)} segments overlap the one before them; "
+            f"The file is inconsistent: {counted(overlaps, 'segment')} in the place of the one before; "
             "no allocator can have been in this state."
         )
     blocks = segments.blocks
@@ -163,7 +165,8 @@ def _note_contradictions(segments: SnapshotSegments, notes: list[str]) -> None:
     np.add.at(sums, blocks.segment, blocks.block_bytes)
     wrong = int(np.count_nonzero((sums != segments.segment_bytes) & (sums > 0)))
     if wrong:
-        notes.append(f"The file is inconsistent: in {wrong} segments the blocks do not add up to the segment.")
+        where = counted(wrong, "segment")
+        notes.append(f"The file is inconsistent: in {where} the blocks do not add up to the segment.")
 
 
 def _count_overlaps(segments: SnapshotSegments) -> int:

@@ -228,7 +228,7 @@ class JournalSealer:
 
     def _give_unused_back(self) -> None:
         """Frees what windows reserved beyond what they hold: on a full disk, the room that the last parts need."""
-        for number in range(int(self.journal.header["window_count"][0])):
+        for number in range(self.journal.window_count):
             window = self.journal.window(number)
             used = window.taken * RECORD.itemsize if window.kind is WindowKind.RECORDS else window.taken
             used = 0 if window.state is WindowState.FREE else min(used, window.byte_count)

@@ -148,12 +148,17 @@ class Journal:
             raise TraceTruncated(message, offset=offset)
         return window
 
-    def windows(self, kind: WindowKind, first: int = 0) -> Iterator[Window]:
-        """The windows of `kind` in use now, from directory entry `first`, in order."""
+    @property
+    def window_count(self) -> int:
+        """Directory entries in use now; raises TraceTruncated when it counts more than there are."""
         count = int(self.header["window_count"][0])
         if count > len(self.entries):
             raise TraceTruncated(f"{self.path} is damaged: it counts {count} windows.", offset=HEADER_BYTES)
-        for number in range(first, count):
+        return count
+
+    def windows(self, kind: WindowKind, first: int = 0) -> Iterator[Window]:
+        """The windows of `kind` in use now, from directory entry `first`, in order."""
+        for number in range(first, self.window_count):
             window = self.window(number)
             if window.kind is kind and window.state is not WindowState.FREE:
                 yield window

@@ -283,6 +283,15 @@ def test_device_that_is_quiet_after_a_deferred_free_keeps_no_window_unsealed(tmp
     assert trace.event_count == 2 * window_records + 3
 
 
+def test_journal_that_counts_more_windows_than_it_has_is_damage(tmp_path: Path) -> None:
+    maker = JournalMaker(tmp_path / "a.gpumem.journal")
+    maker.pairs(70)
+    maker.raw.header["window_count"] = 65
+    maker.close()
+    with pytest.raises(TraceTruncated, match="it counts 65 windows"):
+        JournalSealer(maker.path).finish("exit")
+
+
 def test_part_that_got_nothing_for_want_of_room_is_not_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from gpumem.analyses.diff_findings import BeforeAfter, Change, ComparedSide, Dev
 from gpumem.analyses.diff_headline import Figure, Headline, HeadlineKind, figure_of, find_headline
 from gpumem.render.text import printable
 from gpumem.trace.model import Frame
-from gpumem.trace.moments import format_moment
+from gpumem.trace.moments import Peak, format_moment
 from gpumem.units import (
     counted,
     format_bytes,
@@ -91,12 +91,15 @@ def counts_text(group: GroupDiff, arrow: str = ARROW) -> str:
     return f"{format_count(group.before_count)} {arrow} {counted(group.after_count, 'block')}"
 
 
-def side_text(side: ComparedSide) -> str:
-    """`peak (1.7 s, event 248)`: the moment that was asked for, and the event it is."""
+def side_text(side: ComparedSide, *, has_devices: bool = False) -> str:
+    """`peak (1.7 s, event 248)`: the moment that was asked for, and the event it is; `has_devices`: there are several,
+    whose peak is that of all of them together.
+    """
     if side.instant.event < 0:
         return f"{printable(format_moment(side.moment))} (before the first event)"
     event = f"event {format_count(side.instant.event)}"
-    return f"{printable(format_moment(side.moment))} ({format_duration(side.instant.time_ns)}, {event})"
+    of = " of all devices" if has_devices and isinstance(side.moment, Peak) else ""
+    return f"{printable(format_moment(side.moment))}{of} ({format_duration(side.instant.time_ns)}, {event})"
 
 
 def figure_name(figure: Figure, basis: Basis) -> str:

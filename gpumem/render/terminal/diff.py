@@ -81,7 +81,9 @@ def _sides(diff: TraceDiff, page: Page) -> Iterator[Text]:
     if diff.is_one_trace:
         yield from _side_lines("trace", diff.before.path, "", page)
     for name, side in (("before", diff.before), ("after", diff.after)):
-        yield from _side_lines(name, "" if diff.is_one_trace else side.path, side_text(side), page)
+        yield from _side_lines(
+            name, "" if diff.is_one_trace else side.path, side_text(side, has_devices=len(diff.devices) > 1), page
+        )
     for note in _notes(diff):
         for line in theme.wrap(note, page.width, indent="  "):
             yield Text(theme.shorten(line, page.width, page.glyphs.ellipsis), style=theme.WARNING)

@@ -18,7 +18,7 @@ from gpumem.render.explain_text import component_label, finding_text, pinned_tex
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import device_phrase, instant_text, printable
-from gpumem.trace.moments import End, Peak
+from gpumem.trace.moments import End, Peak, PeakOf
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import TraceSource
 
@@ -108,7 +108,11 @@ def _moment_text(explanation: Explanation) -> str:
     instant = explanation.instant
     if instant.event < 0:
         return f"At {instant_text(instant.time_ns, instant.event)}"
-    name = "At the peak, " if isinstance(explanation.moment, Peak) else "At "
+    name = "At "
+    if isinstance(explanation.moment, Peak):
+        of = "" if explanation.moment.of is PeakOf.ALLOCATED else f" of {explanation.moment.of.value}"
+        together = " of all devices together" if len(explanation.ledgers) > 1 else ""
+        name = f"At the peak{of}{together}, "
     if explanation.is_default_moment and isinstance(explanation.moment, End):
         name = "Now, at " if explanation.is_running else "At the end, "
     return f"{name}{instant_text(instant.time_ns, instant.event)}"

@@ -207,8 +207,7 @@ def _recorded_run(check: RunCheck) -> str:
     if check.exact:
         return f"followed exactly, {counted(check.decision_count, 'decision')}"
     return (
-        f"followed exactly for {format_count(check.decision_count)} of {format_count(check.event_count)} decisions "
-        "only, so the figures are less sure"
+        f"followed exactly for its first {counted(check.decision_count, 'decision')} only, so the figures are less sure"
     )
 
 

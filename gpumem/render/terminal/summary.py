@@ -51,11 +51,12 @@ def _summary_lines(summary: TraceSummary, page: Page, top: int) -> Iterator[Text
             yield Text(line, style=theme.WARNING)
     if not summary.devices:
         yield no_device_sentence(summary.meta)
+    is_whole = summary.start is None and summary.end is None
     for number, device in enumerate(summary.devices):
         if number:
             yield ""
-        is_whole = summary.start is None and summary.end is None
-        yield from _device_lines(device, page, top, summary.path, is_whole=is_whole)
+        chosen = f" --device {device.facts.device}" if len(summary.devices) > 1 else ""
+        yield from _device_lines(device, page, top, summary.path, chosen, is_whole=is_whole)
 
 
 def _headline(summary: TraceSummary, page: Page) -> list[str]:
@@ -105,8 +106,13 @@ def _at(time_ns: int, event: EventIndex) -> str:
     return f"{format_duration(time_ns)} (event {format_count(event)})"
 
 
-def _device_lines(device: DeviceSummary, page: Page, top: int, path: str, *, is_whole: bool) -> Iterator[Text | str]:
-    """The device's part; PyTorch's own figures are those of a whole run, and say nothing of a part of it."""
+def _device_lines(
+    device: DeviceSummary, page: Page, top: int, path: str, chosen: str, *, is_whole: bool
+) -> Iterator[Text | str]:
+    """The device's part; PyTorch's own figures are those of a whole run, and say nothing of a part of it.
+
+    `chosen`: the flag that chooses the device, where there are several.
+    """
     for line in theme.wrap(_verdict(device), page.width):
         yield Text(line, style=theme.TITLE)
     if device.is_recorded or device.nvml is not None:
@@ -117,7 +123,7 @@ def _device_lines(device: DeviceSummary, page: Page, top: int, path: str, *, is_
         return
     yield from _heap_facts(device, page)
     yield _fact("segments", _segment_facts(device), page)
-    yield from _oom_facts(device, page, path)
+    yield from _oom_facts(device, page, path, chosen)
     if device.alloc_count or device.peak.held_bytes:
         yield ""
         yield from holder_lines(device.peak, page, top)
@@ -290,7 +296,7 @@ def _segment_facts(device: DeviceSummary) -> str:
     )
 
 
-def _oom_facts(device: DeviceSummary, page: Page, path: str) -> Iterator[Text]:
+def _oom_facts(device: DeviceSummary, page: Page, path: str, chosen: str) -> Iterator[Text]:
     if not device.oom_count:
         yield _fact("out of memory", "never", page)
     shown = device.ooms[:3]
@@ -310,14 +316,14 @@ def _oom_facts(device: DeviceSummary, page: Page, path: str) -> Iterator[Text]:
     if device.oom_count > len(shown):
         yield _fact("", f"and {counted(device.oom_count - len(shown), 'more time')}", page)
     if device.oom_verdict is not None:
-        yield _what_to_do(shlex.quote(printable(path)), page)
+        yield _what_to_do(shlex.quote(printable(path)), chosen, page)
 
 
-def _what_to_do(path: str, page: Page) -> Text:
+def _what_to_do(path: str, chosen: str, page: Page) -> Text:
     """The next command, with TRACE for a path that would be cut; that for a page too where the line has room."""
-    command, report, between = f"gpumem snapshot {path} --at oom", f"gpumem report {path}", "; on one page: "
+    command, report, between = f"gpumem snapshot {path} --at oom{chosen}", f"gpumem report {path}", "; on one page: "
     if 16 + len(command) > page.width:
-        command = "gpumem snapshot TRACE --at oom"
+        command = f"gpumem snapshot TRACE --at oom{chosen}"
     line = Text(fit_left("what to do", 16)).append(command, style=theme.COMMAND)
     if path in command and line.cell_len + len(between) + len(report) <= page.width:
         line.append(between, style=theme.QUIET).append(report, style=theme.COMMAND)

@@ -67,6 +67,18 @@ def test_first_difference_names_event_site_and_both_addresses(spoilt: Callable[[
     assert findings.devices[0].followed is None
 
 
+def test_a_what_if_of_a_run_that_parts_says_how_many_decisions_were_followed(
+    spoilt: Callable[[Values], Path],
+) -> None:
+    values = recorded_values("gpt")
+    [entry for entry in values["device_traces"][0] if entry["action"] == "alloc"][400]["addr"] += 512
+    findings = replay(spoilt(values), Wish({}, gpu_memory_bytes=8 * GiB))
+    decision_count = findings.devices[0].check.decision_count
+    assert decision_count > 400
+    said = f"followed exactly for its first {decision_count} decisions only, so the figures are less sure"
+    assert said in render_replay(findings, Page(160, UNICODE)).plain
+
+
 def test_another_block_at_the_end_is_named(spoilt: Callable[[Values], Path]) -> None:
     values = recorded_values("oom")
     block = next(block for segment in values["segments"] for block in segment["blocks"] if block["state"] == "inactive")

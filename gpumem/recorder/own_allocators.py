@@ -159,6 +159,15 @@ def _record_facts(own: OwnAllocator) -> None:
     if not recording.has_torch_devices():
         abi.record_fact(f"device:{own.device}", json.dumps(facts))
     abi.record_fact("own_allocator", json.dumps({"settings": own.settings}))
+    if any(other.settings != own.settings for other in _alive.values()):
+        # A trace holds one line of settings, as PyTorch has one for all devices.
+        abi.record_fact(
+            "note:own_settings",
+            json.dumps(
+                "The allocators of several devices had different settings; a replay takes those of device "
+                f"{own.device} ({own.settings or 'the default ones'}) for all of them."
+            ),
+        )
     recording.note_own_allocator()
     uuids = {
         DeviceOrdinal(each.device): uuid

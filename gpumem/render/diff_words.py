@@ -134,7 +134,9 @@ def _nothing(found: Headline) -> str:
     but = " but lines of code" if found.have_lines_moved else ""
     holders = counted(found.stack_count, "stack") if found.stack_count else counted(found.block_count, "block")
     verb = "holds" if holders.startswith("1 ") else "hold"
-    return f"Nothing changed{but}: the same {holders} {verb} the same {format_bytes(found.held_bytes)}."
+    return (
+        f"Nothing changed{but}: the same {holders.removeprefix('1 ')} {verb} the same {format_bytes(found.held_bytes)}."
+    )
 
 
 def _same_blocks(found: Headline, device: DeviceDiff, arrow: str) -> str:

@@ -270,6 +270,20 @@ def test_two_devices_in_one_program_are_two_heaps_in_its_trace(tmp_path: Path) -
     assert [(check.exact, check.decision_count == check.event_count) for check in checks] == [(True, True)] * 2
 
 
+def test_a_trace_of_allocators_with_different_settings_says_whose_it_holds(tmp_path: Path) -> None:
+    with (
+        gpumem.record(tmp_path / "t.gpumem", stacks=False),
+        Allocator("simulated", 0) as first,
+        Allocator("simulated", 1, settings="max_split_size_mb:64") as second,
+    ):
+        first.alloc(MIB)
+        second.alloc(MIB)
+    meta = gpumem.open(tmp_path / "t.gpumem").meta
+    said = "a replay takes those of device 1 (max_split_size_mb:64) for all of them."
+    assert meta.settings == "max_split_size_mb:64"
+    assert [note.endswith(said) for note in meta.notes if "different settings" in note] == [True]
+
+
 def test_process_without_memory_is_told_so_and_not_that_the_gpu_is_full(
     gpu: Allocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,12 +156,12 @@ CACHE, STEP, LOSS = stack(41, "build_cache"), stack(50), stack(55)
     ("before", "after", "sentence"),
     [
         ([], [], "Nothing is held, before or after."),
-        ([(CACHE, 512)], [(CACHE, 512)], "Nothing changed: the same 1 stack holds the same 512 B."),
+        ([(CACHE, 512)], [(CACHE, 512)], "Nothing changed: the same stack holds the same 512 B."),
         ([((), 512)] * 2, [((), 512)] * 2, "Nothing changed: the same 2 blocks hold the same 1.00 KiB."),
         (
             [(stack(41, bottom=60), 512)],
             [(stack(43, bottom=62), 512)],
-            "Nothing changed but lines of code: the same 1 stack holds the same 512 B.",
+            "Nothing changed but lines of code: the same stack holds the same 512 B.",
         ),
         (
             [(CACHE, GiB)],

@@ -22,6 +22,9 @@ from gpumem.render.text import printable as printable
 
 DEFAULT_WIDTH = 80
 MIN_WIDTH = 40
+MAX_WIDTH = 1000
+_DIGITS_MOST = 9
+_HEIGHT = 24
 PATH_WIDTH_LEAST = 20
 
 TITLE = "bold"
@@ -74,7 +77,15 @@ _RANK_WIDTH = 6
 
 def make_console(stream: TextIO) -> Console:
     """A console on `stream` that adds nothing of its own: no highlighting, no markup, no emoji, no wrapping."""
-    return Console(file=stream, width=_width(stream), highlight=False, markup=False, emoji=False, soft_wrap=True)
+    return Console(
+        file=stream,
+        width=_width(stream),
+        height=_HEIGHT,  # else rich asks the environment for both
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=True,
+    )
 
 
 def page_of(console: Console) -> Page:
@@ -88,10 +99,10 @@ def page_of(console: Console) -> Page:
 
 def _width(stream: TextIO) -> int:
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns) > 0:
-        return int(columns)
+    if columns.isdecimal() and len(columns) <= _DIGITS_MOST and int(columns) > 0:
+        return min(MAX_WIDTH, int(columns))
     if stream.isatty():
-        return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
+        return shutil.get_terminal_size((DEFAULT_WIDTH, _HEIGHT)).columns
     return DEFAULT_WIDTH
 
 

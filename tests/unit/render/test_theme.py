@@ -61,6 +61,16 @@ def test_page_follows_columns_and_encoding(monkeypatch: pytest.MonkeyPatch) -> N
     assert (page.width, page.glyphs) == (80, theme.UNICODE)
 
 
+@pytest.mark.parametrize(
+    ("columns", "width"),
+    [("7", 40), ("1000000", 1000), ("9" * 9, 1000), ("9" * 5000, 80), ("-5", 80), ("0", 80), ("wide", 80), ("", 80)],
+)
+def test_width_that_no_terminal_has_is_not_taken(columns: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    assert theme.page_of(theme.make_console(stream)).width == width
+
+
 def test_wide_characters_count_two_cells() -> None:
     assert theme.fit_right("漢字", 6) == "  漢字"
     assert theme.shorten("漢字漢字漢字", 7, "…") == "漢 …字"

@@ -1,6 +1,6 @@
 """The one place that speaks to the native core, by ctypes.
 
-Owns: finding and loading the library, the C layouts and prototypes of gpumem/native/include/gpumem.h (a test compares
+Owns: loading the library, the C layouts and prototypes of gpumem/native/include/gpumem.h (a test compares
 both), typed functions for its gm_* calls; those on pickles are in pickle.py, replay's in policy.py and what_if.py.
 Must not know: what a recording is for. Nothing is loaded until the first call, and no numpy here: the recorder imports
 this at the program's start.
@@ -12,20 +12,19 @@ import ctypes
 import errno
 import functools
 import os
-from collections.abc import Iterator
 from ctypes import POINTER, byref, c_char_p, c_int32, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
 from gpumem.abi.library import encode_text, open_interface
-from gpumem.errors import JournalTaken, JournalUnmappable, NativeCoreError, OutputUnwritable
+from gpumem.abi.library import library_path as library_path
+from gpumem.errors import JournalTaken, JournalUnmappable, OutputUnwritable
 from gpumem.vocabulary import EventFlag, EventKind, ScopeId, StackId
 
 ABI_HASH = "ef62a934d6b893aa72cc4e9a8f603dda883089b2efc064a9141aad92900aa5f2"
 """SHA-256 of the gpumem.h that this module was written for."""
 
-LIBRARY_NAME = "libgpumem.so"
 NOT_AVAILABLE = 2**64 - 1
 """A reading's figure that could not be had."""
 WALK_DEPTH_MAX = 1024
@@ -169,17 +168,6 @@ class RecorderCounts:
     records_refused: int
     status: Status
     errno_value: int
-
-
-def library_path() -> Path:
-    """Where the native library lies; raises NativeCoreError when it is nowhere."""
-    for folder in _library_folders():
-        if (folder / LIBRARY_NAME).is_file():
-            return folder / LIBRARY_NAME
-    raise NativeCoreError(
-        f"gpumem's native library ({LIBRARY_NAME}) is not installed; install gpumem with 'pip install .' "
-        "in its checkout (a C++ compiler is needed)."
-    )
 
 
 def function_address(name: str) -> int:
@@ -388,22 +376,6 @@ def _journal_error(path: Path, status: Status, error_number: int) -> OutputUnwri
         )
     kind = JournalTaken if error_number == errno.EEXIST else OutputUnwritable
     return kind(f"{path} cannot be created ({reason}); choose another folder with -o.")
-
-
-def _library_folders() -> Iterator[Path]:
-    import importlib.metadata
-    import importlib.resources
-
-    package = importlib.resources.files("gpumem")
-    with importlib.resources.as_file(package / LIBRARY_NAME) as path:
-        yield path.parent
-    try:
-        files = importlib.metadata.files("gpumem")
-    except importlib.metadata.PackageNotFoundError:
-        files = None
-    for file in files or ():
-        if file.name == LIBRARY_NAME:
-            yield Path(str(file.locate())).parent
 
 
 @functools.cache

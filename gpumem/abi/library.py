@@ -1,18 +1,31 @@
-"""Opening one interface of the native library: its prototypes set, its version held to what this package was made for.
+"""Finding the native library and opening one interface of it: its prototypes set, its version held to this package's.
 
-Owns: the two sentences for a library that cannot be used, text on its way in and out. Must not know: where it lies,
-what its functions do.
+Owns: where it may lie, the sentences for a library that cannot be used, text on its way in and out. Must not know: what
+its functions do.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from gpumem.errors import NativeCoreError
 
 Library = TypeVar("Library", bound=ctypes.CDLL)
+LIBRARY_NAME = "libgpumem.so"
+
+
+def library_path() -> Path:
+    """Where the native library lies; raises NativeCoreError when it is nowhere."""
+    for folder in _library_folders():
+        if (folder / LIBRARY_NAME).is_file():
+            return folder / LIBRARY_NAME
+    raise NativeCoreError(
+        f"gpumem's native library ({LIBRARY_NAME}) is not installed; install gpumem with 'pip install .' "
+        "in its checkout (a C++ compiler is needed)."
+    )
 
 
 def open_interface(
@@ -48,3 +61,19 @@ def encode_text(text: str) -> bytes:
 def decode_text(text: bytes) -> str:
     """What the library says; it may have cut its sentence inside a character."""
     return text.decode("utf-8", "replace")
+
+
+def _library_folders() -> Iterator[Path]:
+    import importlib.metadata
+    import importlib.resources
+
+    package = importlib.resources.files("gpumem")
+    with importlib.resources.as_file(package / LIBRARY_NAME) as path:
+        yield path.parent
+    try:
+        files = importlib.metadata.files("gpumem")
+    except importlib.metadata.PackageNotFoundError:
+        files = None
+    for file in files or ():
+        if file.name == LIBRARY_NAME:
+            yield Path(str(file.locate())).parent

@@ -1,19 +1,38 @@
 """Words of a device's figures that the terminal's summary and the page share.
 
-Owns: what is most known of a figure, and who else holds of the rest of the card. Must not know: layout, HTML.
+Owns: what is most known of a figure, what a recording lacks, and who else holds of the rest of the card. Must not know:
+layout, HTML.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak
 from gpumem.trace.model import TraceMeta
-from gpumem.units import format_bytes
+from gpumem.units import counted, format_bytes
 from gpumem.vocabulary import TraceSource
 
 
 def most(figures: EndAndPeak) -> int:
     """The peak, or the most that was recorded where the peak is not known."""
     return figures.peak if figures.peak is not None else figures.peak_recorded or 0
+
+
+def recording_sentences(meta: TraceMeta, shown: Callable[[str], str]) -> Iterator[str]:
+    """What a reader of the figures must know of the recording; `shown` makes what comes from a trace fit to be seen."""
+    if meta.history_truncated:
+        yield (
+            "The recording does not reach back to the program's start: what was most before it is not known, and the "
+            "peaks here are the most since."
+        )
+    if meta.records_lost:
+        yield f"{counted(meta.records_lost, 'event')} lost: the figures may be off by their bytes."
+    if meta.stacks_off:
+        yield f"No call stacks: {shown(meta.stacks_off)}"
+    yield from (shown(note) for note in meta.notes)
+    if meta.source is TraceSource.NONE and not meta.notes:
+        yield "No allocator was recorded: only NVML readings and marks."
 
 
 def no_device_sentence(meta: TraceMeta) -> str:

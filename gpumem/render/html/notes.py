@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from gpumem.analyses.summary import TraceSummary
 from gpumem.render.html.markup import foreign, foreign_line
+from gpumem.render.summary_words import recording_sentences
 from gpumem.render.text import ending_sentence
-from gpumem.units import counted
 from gpumem.vocabulary import TraceSource
 
 
@@ -21,18 +21,7 @@ def trace_notes(summary: TraceSummary) -> Iterator[str]:
         yield "The program was still running when this page was made: the figures are those of the events so far."
     elif ended := ending_sentence(meta.ended_by):
         yield foreign(ended)
-    if meta.history_truncated:
-        yield (
-            "The recording does not reach back to the program's start: what was most before it is not known, and the "
-            "peaks here are the most since."
-        )
-    if meta.records_lost:
-        yield f"{counted(meta.records_lost, 'event')} lost: the figures may be off by their bytes."
-    if meta.stacks_off:
-        yield f"No call stacks: {foreign_line(meta.stacks_off)}"
-    yield from (foreign_line(note) for note in meta.notes)
-    if meta.source is TraceSource.NONE and not meta.notes:
-        yield "No allocator was recorded: only NVML readings and marks."
+    yield from recording_sentences(meta, foreign_line)
     is_any_known = any(device.allocated_bytes is not None for device in summary.devices)
     if summary.events and not is_any_known and meta.source is not TraceSource.NONE:
         yield (

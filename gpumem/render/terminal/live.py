@@ -70,9 +70,10 @@ def _figure(held_bytes: int | None) -> str:
 
 def _device_lines(device: LiveDevice, page: Page) -> Iterator[Text | str]:
     now = device.now
-    total = now.memory.total_bytes
+    known = now.memory.total_bytes
+    card_bytes = None if isinstance(known, Unavailable) else known
     name = printable(now.device.name)
-    size = "" if isinstance(total, Unavailable) else f", {format_bytes(total)}"
+    name += "" if card_bytes is None else f", {format_bytes(card_bytes)}"
     parts = [
         ("used", now.memory.used_bytes),
         ("free", now.memory.free_bytes),
@@ -81,7 +82,7 @@ def _device_lines(device: LiveDevice, page: Page) -> Iterator[Text | str]:
     said = [f"{word} {'not available' if isinstance(one, Unavailable) else format_bytes(one)}" for word, one in parts]
     if device.unlisted_bytes is not None:
         said.append(f"of no process {format_bytes(device.unlisted_bytes)}")
-    for line in theme.wrap(f"device {now.device.number}: {name}{size}: {', '.join(said)}", page.width, indent="  "):
+    for line in theme.wrap(f"device {now.device.number}: {name}: {', '.join(said)}", page.width, indent="  "):
         yield Text(line)
     if isinstance(now.listed, Unavailable):
         return
@@ -90,7 +91,7 @@ def _device_lines(device: LiveDevice, page: Page) -> Iterator[Text | str]:
         return
     yield Text(_row(page, "pid", "bytes", "of card", "user", "state", "command"), style=theme.QUIET)
     for holder in device.holders:
-        yield _holder_row(holder, None if isinstance(total, Unavailable) else total, page)
+        yield _holder_row(holder, card_bytes, page)
 
 
 def _row(page: Page, pid: str, held: str, share: str, user: str, state: str, command: str) -> str:
@@ -99,10 +100,10 @@ def _row(page: Page, pid: str, held: str, share: str, user: str, state: str, com
     return f"{left}  {user}{fit_left(state, _STATE_WIDTH)}{command}"
 
 
-def _holder_row(holder: Holder, total: int | None, page: Page) -> Text:
+def _holder_row(holder: Holder, card_bytes: int | None, page: Page) -> Text:
     process = holder.process
     held = "hidden" if holder.held_bytes is None else format_bytes(holder.held_bytes)
-    share = format_share(holder.held_bytes, total) if total and holder.held_bytes is not None else "-"
+    share = format_share(holder.held_bytes, card_bytes) if card_bytes and holder.held_bytes is not None else "-"
     user = "?" if process is None else theme.shorten(printable(process.user), _USER_WIDTH - 1, page.glyphs.ellipsis)
     state = "?" if process is None else state_text(process.state)
     command = "(not visible from here)" if process is None else _command(process.command, process.name)

@@ -91,11 +91,11 @@ def _nvml(instant: Instant, reading: Reading) -> str:
     parts = []
     for name, field in (("this process", "process_bytes"), ("other processes", "other_processes_bytes")):
         parts.append(f"{name} {_figure(reading, field)}")
-    total = ""
+    of_card = ""
     if reading.total_bytes is not None:
         # Without the driver's reserve: what CUDA counts as the card, as all the other shares do.
-        total = f" of {format_bytes(reading.total_bytes - (reading.reserved_bytes or 0))}"
-    parts.append(f"free {_figure(reading, 'free_bytes')}{total}")
+        of_card = f" of {format_bytes(reading.total_bytes - (reading.reserved_bytes or 0))}"
+    parts.append(f"free {_figure(reading, 'free_bytes')}{of_card}")
     return f"NVML {when}: {', '.join(parts)}."
 
 

@@ -14,13 +14,20 @@ from rich.text import Text
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, TraceSummary
 from gpumem.heap.figures import HeapFigures
 from gpumem.render.oom_words import verdict_text
-from gpumem.render.summary_words import is_bound_by_limit, most, no_device_sentence, others_clause, unrecorded_sentence
+from gpumem.render.summary_words import (
+    is_bound_by_limit,
+    most,
+    no_device_sentence,
+    others_clause,
+    recording_sentences,
+    unrecorded_sentence,
+)
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.holders import holder_lines
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import device_phrase, ending_sentence, instant_text, printable
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
-from gpumem.vocabulary import Basis, EventIndex, TraceSource
+from gpumem.vocabulary import Basis, EventIndex
 
 DEFAULT_TOP = 6
 _BYTES_WIDTH = 11
@@ -80,18 +87,7 @@ def _notes(summary: TraceSummary) -> Iterator[str]:
         yield "The program is still running: the figures are those of the events so far."
     elif ended := ending_sentence(meta.ended_by):
         yield ended
-    if meta.history_truncated:
-        yield (
-            "The recording does not reach back to the program's start: what was most before it is not known, and the "
-            "peaks here are the most since."
-        )
-    if meta.records_lost:
-        yield f"{counted(meta.records_lost, 'event')} lost: the figures may be off by their bytes."
-    if meta.stacks_off:
-        yield f"No call stacks: {printable(meta.stacks_off)}"
-    yield from (printable(note) for note in meta.notes)
-    if meta.source is TraceSource.NONE and not meta.notes:
-        yield "No allocator was recorded: only NVML readings and marks."
+    yield from recording_sentences(meta, printable)
 
 
 def _window_text(summary: TraceSummary) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gpumem import abi
+from gpumem.abi import library
 from gpumem.abi import pickle as abi_pickle
 from gpumem.errors import NativeCoreError, OutputUnwritable
 from gpumem.trace import journal_layout
@@ -200,7 +201,7 @@ def test_library_of_another_version_is_one_sentence(monkeypatch: pytest.MonkeyPa
 
 
 def test_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(abi, "_library_folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr(library, "_library_folders", lambda: iter([tmp_path]))
     with pytest.raises(NativeCoreError, match=r"libgpumem.so\) is not installed; install gpumem with"):
         abi.library_path()
 

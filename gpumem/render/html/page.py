@@ -37,6 +37,7 @@ SCRIPTS = (
     "bands.js",
     "heap_layout.js",
     "heap_words.js",
+    "heap_tables.js",
     "heap_map.js",
     "start.js",
 )

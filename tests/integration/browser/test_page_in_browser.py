@@ -228,7 +228,10 @@ def test_pictures_are_told_in_tables_too(training: OpenedPage) -> None:
     assert table.locator("tbody tr").count() == 50
     assert "gpt2_train.py" in table.locator("tbody tr").first.inner_text()
     training.figure("heap")
-    segments = training.tab.locator('[data-figure="heap"] details')
+    blocks, segments = training.tab.locator('[data-figure="heap"] details').all()
+    blocks.locator("summary").click()
+    assert blocks.locator("tbody tr").count() == 50
+    assert blocks.locator("summary").inner_text() == "The 50 largest blocks of this moment as a table"
     segments.locator("summary").click()
     assert re.match(r"0x[0-9a-f]+", segments.locator("tbody td").first.inner_text())
 

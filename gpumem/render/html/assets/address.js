@@ -46,8 +46,13 @@ GM.address = {
     waiting ||= setTimeout(write, SETTLED_MS);
   },
   forgetView: () => OF_A_VIEW.forEach((name) => GM.address.set(name, null)),
-  /* Goes to the section of the address, once there is something to see. */
-  go: () => document.getElementById(section)?.scrollIntoView(),
+  /* Goes to the section of the address; what stands above it is drawn before, so that it stays where it is then. */
+  go: () => {
+    const found = document.getElementById(section);
+    if (!found) return;
+    GM.drawAll();
+    found.scrollIntoView();
+  },
   watch: (apply) => {
     // What a person touches is where the address leads to.
     for (const name of ["pointerdown", "keydown"])

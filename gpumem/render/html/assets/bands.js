@@ -254,7 +254,10 @@ class BandsFigure {
         GM.make("td", { class: "number", text: GM.bytes(model.held_bytes[b]) }),
         GM.make("td", { text: GM.siteText(site) }),
         GM.make("td", { text: lifeText(model, b, this.found) }));
-      return GM.pickable(row, () => this.tell(b));
+      return GM.pickable(row, () => {
+        this.tell(b);
+        this.words.seek();
+      });
     });
     const head = GM.make("tr", {}, GM.make("th", { class: "number", text: "Bytes" }), GM.make("th", { text: "Site" }), GM.make("th", { text: "Held" }));
     const table = GM.make("table", {}, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows));

@@ -280,6 +280,11 @@ class BlockWords {
     return this.told !== null;
   }
 
+  /* Scrolls to what is told, where a row further down was picked. */
+  seek() {
+    if (this.told !== null) this.element.scrollIntoView({ block: "nearest" });
+  }
+
   /* Nothing is told any more; but for a block of the site that is marked. */
   keepTo(site) {
     if (this.told === null || site === this.site) return;

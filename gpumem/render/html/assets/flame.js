@@ -4,6 +4,7 @@
 const ROW_HEIGHT = 24;
 const FONT_SIZE = 12;
 const PADDING = 8;
+const NARROWEST = 4; // pixels of a character, about
 const LABEL_LEAST = 26; // pixels
 const pen = new OffscreenCanvas(1, 1).getContext("2d");
 const KINDS = [["own", "Your code"], ["full", "All frames"], ["inverted", "From the allocating line"]];
@@ -141,7 +142,7 @@ class Flame {
     pen.font = `${isFound ? "bold" : ""} ${FONT_SIZE}px ${getComputedStyle(document.body).fontFamily}`;
     const fits = (text) => pen.measureText(text).width <= width;
     const names = this.names(at);
-    let name = names.find(fits) ?? names.at(-1);
+    let name = names.find(fits) ?? `${names.at(-1).slice(0, Math.ceil(width / NARROWEST))}…`;
     while (name.length > 3 && !fits(name)) name = `${name.slice(0, -2)}…`;
     if (!fits(name)) return "";
     return isFound ? `<b>${GM.plotlyText(name)}</b>` : GM.plotlyText(name);

@@ -4,6 +4,7 @@
 
 const { PENDING, GAP, RELEASABLE, MIXED, SEGMENT_MIN, Layout, fittingScale, decode } = GM.heap;
 const { pinButton, startingMoment, factRows, noteOf, segmentText, stateLegend } = GM.heapWords;
+const { segmentTable, blockTable, fillDetails } = GM.heapTables;
 const LEDGE = 4;
 const PINNED_SHOWN = 8;
 const STATE_TEXT = ["allocated", "pending: freed, another stream may still use it", "gap: idle and cannot go back to the driver", "releasable: empty_cache() would give it back", "small blocks and holes"];
@@ -47,8 +48,8 @@ class HeapFigure {
     this.pinned = GM.make("div");
     this.words = new GM.BlockWords();
     map.append(this.words.element, this.legend);
-    this.segmentTable = GM.make("details", { class: "as-table" });
-    element.append(this.note, this.pinned, this.segmentTable);
+    [this.blockTable, this.segmentTable] = [0, 1].map(() => GM.make("details", { class: "as-table" }));
+    element.append(this.note, this.pinned, this.blockTable, this.segmentTable);
     this.show(this.number);
   }
 
@@ -71,7 +72,7 @@ class HeapFigure {
     this.fillLegend();
     this.fillPinned();
     GM.say(this.note, noteOf(this.moment, this.heap));
-    this.fillTable();
+    this.fillTables();
   }
 
   /* Buttons for the moments that people look for first. */
@@ -296,15 +297,20 @@ class HeapFigure {
     return GM.view().stacks[this.moment.cells.stack[cell]];
   }
 
-  /* Tells a block in words and marks its site; the same block again takes both back. */
   pick(x, y) {
     const hit = this.at(x, y);
-    if (!hit || hit.cell < 0 || !this.isOfOneSite(hit.cell)) return GM.select(null);
-    const [title, ...lines] = this.told(hit.cell);
-    const { cells } = this.moment;
-    const address = `at 0x${(this.moment.addresses[hit.segment] + cells.offset[hit.cell]).toString(16)}, ${segmentText(this.moment, hit.segment)}`;
-    const isTold = this.words.toggle(`${this.number} ${hit.cell}`, title, [...lines, address], this.stackOf(hit.cell));
-    return GM.select(isTold ? this.siteOf(hit.cell) : null);
+    if (hit && hit.cell >= 0 && this.isOfOneSite(hit.cell)) this.tell(hit.cell);
+    else GM.select(null);
+  }
+
+  /* Tells a block in words and marks its site; the same block again takes both back. */
+  tell(cell) {
+    const { cells, addresses } = this.moment;
+    const segment = cells.segment[cell];
+    const [title, ...lines] = this.told(cell);
+    const address = `at 0x${(addresses[segment] + cells.offset[cell]).toString(16)}, ${segmentText(this.moment, segment)}`;
+    const isTold = this.words.toggle(`${this.number} ${cell}`, title, [...lines, address], this.stackOf(cell));
+    GM.select(isTold ? this.siteOf(cell) : null);
   }
 
   /* ---- the same in words ---- */
@@ -351,26 +357,14 @@ class HeapFigure {
     GM.pressLegend(sites, this.marked);
   }
 
-  fillTable() {
-    const { moment } = this;
-    const sums = moment.segments.reduce((list) => [...list, { used: 0, blocks: 0, gap: 0 }], []);
-    for (let cell = 0; cell < moment.cells.count; cell++) {
-      const sum = sums[moment.cells.segment[cell]];
-      sum.blocks += moment.cells.block_count[cell];
-      if (moment.cells.state[cell] < GAP) sum.used += moment.cells.cell_bytes[cell];
-      if (moment.cells.state[cell] === MIXED) sum.used += moment.cells.allocated_bytes[cell];
-    }
-    const largest = [...moment.segments.keys()].sort((one, other) => moment.segments[other] - moment.segments[one] || one - other).slice(0, 50);
-    const rows = largest.map((row) => GM.make("tr", {},
-      GM.make("td", { text: `0x${moment.addresses[row].toString(16)}${moment.expandable[row] ? ", expandable" : ""}${moment.private[row] ? ", private pool" : ""}` }),
-      GM.make("td", { class: "number", text: GM.bytes(moment.segments[row]) }),
-      GM.make("td", { class: "number", text: `${GM.bytes(sums[row].used)} (${GM.share(sums[row].used, moment.segments[row])})` }),
-      GM.make("td", { class: "number", text: GM.count(sums[row].blocks) })));
-    const head = GM.make("tr", {}, GM.make("th", { text: "Segment" }), ...["Bytes", "In use", "Blocks"].map((text) => GM.make("th", { class: "number", text })));
-    const isOpen = this.segmentTable.open;
-    const summary = GM.make("summary", { text: `The ${rows.length < moment.segment_count ? `${rows.length} largest segments` : GM.counted(rows.length, "segment")} of this moment as a table` });
-    this.segmentTable.replaceChildren(summary, GM.make("div", { class: "scroll" }, GM.fold(GM.make("table", {}, GM.make("thead", {}, head), GM.make("tbody", {}, ...rows)))));
-    this.segmentTable.open = isOpen;
+  fillTables() {
+    fillDetails(this.segmentTable, segmentTable(this.moment));
+    const pick = (cell) => {
+      this.tell(cell);
+      this.words.seek();
+    };
+    fillDetails(this.blockTable, blockTable(this.moment, (cell) => this.siteOf(cell), (cell) => this.told(cell), pick));
+    GM.showMarked(this.blockTable);
   }
 
   select(site) {

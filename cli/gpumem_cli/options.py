@@ -67,7 +67,9 @@ def check_path(ctx: click.Context, param: click.Parameter, value: Value) -> Valu
 def check_one_moment(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
     """The moment, None without one; raises click.BadParameter for several, of which one would be passed over."""
     if len(values) > 1:
-        raise click.BadParameter("one moment is shown; to compare two: gpumem diff TRACE --at … --at …", ctx, param)
+        raise click.BadParameter(
+            "one moment is shown; to compare two: gpumem diff TRACE --at MOMENT --at MOMENT", ctx, param
+        )
     return values[0] if values else None
 
 

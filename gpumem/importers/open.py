@@ -75,19 +75,26 @@ def find_traces(folder: Path) -> list[Path]:
         files = sorted(entry for entry in folder.iterdir() if entry.is_file())
     except OSError as error:
         raise TraceNotFound(f"{folder} cannot be read: {error.strerror}.") from error
-    found = [entry for entry in files if find_format(entry) in _TRACES and not _is_plainly_other(entry)]
+    found = [entry for entry in files if _is_called_trace(entry) or _looks_like_trace(entry)]
     if not found:
         named = os.path.join(folder, "")
         raise TraceNotFound(f"{folder} holds no trace; record one with gpumem run -o {named} SCRIPT.")
     return found
 
 
+def _is_called_trace(path: Path) -> bool:
+    """Whether the name says that it is one, so that damage to it is said, whatever is left of it."""
+    return path.name.endswith(".gpumem")
+
+
+def _looks_like_trace(path: Path) -> bool:
+    return find_format(path) in _TRACES and not _is_plainly_other(path)
+
+
 def _is_plainly_other(path: Path) -> bool:
     """Whether a file that begins like a trace is another ZIP or pickle, such as the checkpoints that lie in a run's
-    folder; a file that is called a trace is none, so that damage to it is said.
+    folder.
     """
-    if path.name.endswith(".gpumem"):
-        return False
     with path.open("rb") as file:
         head = file.read(_SNIFFED_BYTES)
     if head.startswith(LOCAL_SIGNATURE):

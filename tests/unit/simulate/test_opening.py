@@ -180,6 +180,19 @@ def test_checkpoints_beside_traces_are_passed_over(tmp_path: Path) -> None:
     assert [trace.path.name for trace in open_traces(tmp_path)] == ["run.gpumem"]
 
 
+@pytest.mark.parametrize(
+    ("left", "text"), [(0, "b.gpumem is empty"), (2000, "b.gpumem is cut off"), (2, "is no trace")]
+)
+def test_what_is_left_of_a_trace_in_a_folder_is_not_passed_over(tmp_path: Path, left: int, text: str) -> None:
+    write_small_trace(tmp_path / "a.gpumem")
+    (tmp_path / "b.gpumem").write_bytes((tmp_path / "a.gpumem").read_bytes()[:left])
+    (tmp_path / "c.gpumem.part").write_bytes((tmp_path / "a.gpumem").read_bytes()[:2000])
+    with pytest.raises(InputError, match=text):
+        open_traces(tmp_path)
+    (tmp_path / "b.gpumem").unlink()
+    assert [trace.path.name for trace in open_traces(tmp_path)] == ["a.gpumem"]
+
+
 def test_damaged_trace_in_a_folder_is_not_passed_over(tmp_path: Path) -> None:
     write_small_trace(tmp_path / "run.gpumem")
     with zipfile.ZipFile(tmp_path / "other.gpumem", "w") as archive:

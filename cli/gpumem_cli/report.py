@@ -90,6 +90,8 @@ def write_page(target: Path, content: bytes, *, force: bool) -> None:
 
     Raises TargetExists unless `force`, OutputUnwritable where it cannot be written.
     """
+    from gpumem.seal.linux import rename_to_free_name
+
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".tmp")
         try:
@@ -98,13 +100,11 @@ def write_page(target: Path, content: bytes, *, force: bool) -> None:
             os.chmod(name, 0o666 & ~_umask())
             if force:
                 os.replace(name, target)
-            else:
-                os.link(name, target)
+            elif not rename_to_free_name(Path(name), target):
+                raise TargetExists(target)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(name)
-    except FileExistsError:
-        raise TargetExists(target) from None
     except OSError as error:
         raise OutputUnwritable(
             f"{target} cannot be written ({error.strerror}); choose another place with -o."

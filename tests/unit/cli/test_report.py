@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from gpumem.errors import TargetExists
 from gpumem.trace.file import write_trace
 from gpumem_cli.main import run_command_line
+from gpumem_cli.report import write_page
 from training_trace import training_trace
 
 
@@ -103,3 +106,15 @@ def test_page_that_would_be_too_large_is_drawn_more_coarsely(
     monkeypatch.setattr("gpumem_cli.report.PAGE_BYTES_MAX", page_bytes - 1000)
     assert report("-qf", "train.4711.gpumem", capture=capsys) == (0, "")
     assert (folder / "train.4711.html").stat().st_size < page_bytes - 1000
+
+
+def test_page_goes_where_files_have_one_name_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*names: object, **options: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)  # FAT and some network file systems
+    write_page(folder / "a.html", b"<p>", force=False)
+    with pytest.raises(TargetExists, match=r"a\.html exists already"):
+        write_page(folder / "a.html", b"<b>", force=False)
+    assert (folder / "a.html").read_bytes() == b"<p>"
+    assert [entry.name for entry in folder.iterdir() if entry.name.startswith(".")] == []

@@ -29,6 +29,7 @@ from gpumem.recorder.spec import TRACE_SUFFIX, RecordSpec, find_rank, find_trace
 from gpumem.vocabulary import AllocatorChoice, DeviceOrdinal
 
 _NAMES_TRIED = 4
+_STDERR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +129,13 @@ def begin(trace_path: Path, spec: RecordSpec) -> Recording:
     stacks_off = _start_walker() if spec.stacks else "Stacks were not asked for."
     if not abi.is_recording():
         # A forked child whose allocator was faster already has a journal of its own.
-        abi.start_recording(
-            spec.journal_path(trace_path),
-            run_id=bytes.fromhex(spec.run_id),
-            stacks=stacks_off is None,
-            fork_path_pattern=_fork_pattern(spec) if _process.armed is not None else None,
-        )
+        with _standard_numbers_taken():
+            abi.start_recording(
+                spec.journal_path(trace_path),
+                run_id=bytes.fromhex(spec.run_id),
+                stacks=stacks_off is None,
+                fork_path_pattern=_fork_pattern(spec) if _process.armed is not None else None,
+            )
     sampler = None
     if spec.nvml_interval_ms:
         sampler = NvmlSampler(abi, interval_ms=spec.nvml_interval_ms, open_sampling=open_sampling)
@@ -217,6 +219,20 @@ def read_at_mark(*, age_ns_least: int = 0) -> None:
     recording = _process.recording
     if recording is not None and recording.sampler is not None:
         recording.sampler.read_now(age_ns_least=age_ns_least)
+
+
+@contextmanager
+def _standard_numbers_taken() -> Iterator[None]:
+    """Where a standard stream is closed, no file opened here gets its number: what C code prints would go into it."""
+    taken: list[int] = []
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        taken.append(number)
+    os.close(number)
+    try:
+        yield
+    finally:
+        for number in taken:
+            os.close(number)
 
 
 def _begin_armed(spec: RecordSpec) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumem.trace.file import write_trace
+from gpumem.trace.file import read_trace, write_trace
 from training_trace import training_trace
 
 COMMAND = shlex.join([sys.executable, "-m", "gpumem_cli"])
@@ -81,6 +81,16 @@ def test_program_is_recorded_and_its_code_handed_on_without_standard_streams(str
     found, _ = shell("summary b.gpumem >/dev/null", folder)
     assert found == 0
     (folder / "b.gpumem").unlink()
+
+
+def test_what_c_code_prints_to_a_closed_stream_never_goes_into_the_journal(folder: Path) -> None:
+    code = (
+        "import ctypes, gpumem\n"
+        "gpumem.mark('here')\n"
+        "for number in range(3): ctypes.CDLL(None).write(number, b'x' * 64, 64)\n"
+    )
+    assert shell(f"run -q -o c.gpumem -c {shlex.quote(code)} <&- >&- 2>&-", folder) == (0, "")
+    assert [mark.name for mark in read_trace(folder / "c.gpumem").marks] == ["here"]
 
 
 def test_folder_that_is_gone_and_name_too_long_are_one_sentence(folder: Path) -> None:

@@ -134,8 +134,9 @@ class _Conversion:
             ranges = find_range_scopes(annotations, device, events.time_us, self.scopes)
             scope = add_text_scopes(ranges, events.text, self.reader.texts, self.scopes)
             made.append(DeviceEvents(device, events, scope))
-        self.notes = describe_beginning(figures) + self.notes
-        if not sum(len(one.events) for one in made):
+        if any(len(one.events) for one in made):
+            self.notes = describe_beginning(figures) + self.notes
+        else:
             self.notes.append("No history was recorded: this is the state at the end alone.")
         return made
 

@@ -68,6 +68,8 @@ def _verdict(findings: ReplayFindings, device: DeviceReplay) -> str:
         return _what_if_verdict(findings, device, device.what_if)
     name, check = f"device {device.facts.device}", device.check
     decisions = f"{format_count(check.decision_count)} of {format_count(check.event_count)}"
+    if check.exact and not check.event_count:
+        return f"Nothing was recorded on {name} that the allocator, run again, could be held to."
     if check.exact:
         return f"Exact on {name}: the allocator, run again, decides {decisions} recorded events to the byte."
     if check.exact is None:

@@ -79,6 +79,14 @@ def test_a_what_if_of_a_run_that_parts_says_how_many_decisions_were_followed(
     assert said in render_replay(findings, Page(160, UNICODE)).plain
 
 
+def test_a_snapshot_without_a_history_is_not_called_exact(spoilt: Callable[[Values], Path]) -> None:
+    values = recorded_values("gpt")
+    values["device_traces"] = [[]]
+    text = render_replay(replay(spoilt(values)), Page(160, UNICODE)).plain
+    assert "Nothing was recorded on device 0 that the allocator, run again, could be held to.\n" in text
+    assert "0 of 0 recorded events" not in text
+
+
 def test_another_block_at_the_end_is_named(spoilt: Callable[[Values], Path]) -> None:
     values = recorded_values("oom")
     block = next(block for segment in values["segments"] for block in segment["blocks"] if block["state"] == "inactive")

@@ -202,7 +202,7 @@ def test_segments_without_history_are_the_state_at_the_end(tmp_path: Path) -> No
     live = [one for one in trace.initial_blocks if one.state is BlockState.ALLOCATED]
     assert sum(one.block_bytes or 0 for one in live) == sum(b["size"] for b in blocks) == FACTS["gpt"]["alloc"]
     assert int(reserved_curve(trace)[0]) == FACTS["gpt"]["reserved"]
-    assert trace.meta.notes[-1] == "No history was recorded: this is the state at the end alone."
+    assert trace.meta.notes == ["No history was recorded: this is the state at the end alone."]
 
 
 # ---- encodings ----

@@ -12,7 +12,7 @@ from gpumem.analyses.diff_headline import Figure, figure_of
 from gpumem.analyses.diff_settings import SettingDiff
 from gpumem.analyses.page import DIFF_GROUPS_LISTED, PageFindings
 from gpumem.render.diff_words import counts_text, figure_name, headline_sentence, side_text
-from gpumem.render.html.markup import NOTHING, Html, foreign, sentence, shortened, tag
+from gpumem.render.html.markup import NOTHING, Html, foreign, place, sentence, shortened, tag
 from gpumem.units import counted, format_bytes, format_bytes_delta, format_share
 
 SENTENCE_CHARACTERS_MAX = 600
@@ -102,9 +102,9 @@ def _site(group: GroupDiff) -> Iterator[Html]:
         yield tag("span", "no Python stack")
     else:
         was = group.before_site
-        moved = f"; {foreign(was.file)}:{was.line} before" if was is not None and group.has_moved else ""
+        moved = f"; {place(foreign(was.file), was.line)} before" if was is not None and group.has_moved else ""
         yield tag("span", foreign(site.function))
-        yield tag("span", f"{foreign(site.file)}:{site.line}{moved}", class_="where")
+        yield tag("span", f"{place(foreign(site.file), site.line)}{moved}", class_="where")
 
 
 def _bar(delta: int, widest: int) -> Html:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from gpumem.analyses.holdings import Holding
 from gpumem.analyses.page import PageFindings, PageView
 from gpumem.analyses.page_sites import PageSites
-from gpumem.render.html.markup import NOTHING, Html, foreign, short_name, tag
+from gpumem.render.html.markup import NOTHING, Html, foreign, place, tag
+from gpumem.render.html.verdict import site_name
 from gpumem.trace.model import Frame
 from gpumem.units import counted, format_bytes, format_share
 
@@ -52,8 +53,7 @@ def _name(sites: PageSites, holding: Holding, whole: int) -> Html:
     site = holding.site
     text, title = "no Python stack", "blocks whose event has no Python stack"
     if site is not None:
-        text = f"{short_name(site.function)} ({short_name(site.file.rsplit('/', 1)[-1])}:{site.line})"
-        title = f"{foreign(site.function)} ({foreign(site.file)}:{site.line})"
+        text, title = site_name(site), f"{foreign(site.function)} ({place(foreign(site.file), site.line)})"
     return tag(
         "button",
         tag("span", class_="dot", style=f"background:var(--{_colour(sites, site)})"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpumem.analyses.oom_facts import OomVerdict
 from gpumem.analyses.summary import DeviceSummary
-from gpumem.render.html.markup import short_name
+from gpumem.render.html.markup import place, short_name
 from gpumem.render.oom_advice import finding_command, finding_text, is_advice
 from gpumem.render.oom_words import verdict_text
 from gpumem.render.summary_words import is_bound_by_limit, most, others_clause, unrecorded_sentence
@@ -47,7 +47,8 @@ def site_name(site: Frame | None) -> str:
     """A site in running text."""
     if site is None:
         return "code without a Python stack"
-    return f"{short_name(site.function)} ({short_name(site.file.rsplit('/', 1)[-1])}:{site.line})"
+    where = place(short_name(site.file.rsplit("/", 1)[-1]), site.line)
+    return f"{short_name(site.function)} ({where})" if where else short_name(site.function)
 
 
 def verdict_sentences(device: DeviceSummary, oom: OomVerdict | None) -> list[str]:

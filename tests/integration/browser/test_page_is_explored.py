@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.needs("chromium", "playwright")
 
 PageOf = Callable[[str], Path]
+PLACES = [["", 0], ["??", 0], ["Blas.cpp", 0], ["/w/a.py", 3]]
 
 
 def click_canvas(page: OpenedPage, figure: str, x: float, y: float) -> None:
@@ -269,3 +270,9 @@ def test_squares_of_sites_have_the_colours_of_the_theme_that_is_chosen(browser: 
             count, others = page.run(script)
             assert count > 30
             assert others == []
+
+
+def test_places_that_are_not_known_are_left_out_of_names(training: OpenedPage) -> None:
+    script = """(file, line) => GM.frameText({ file, line, function: "f" })"""
+    names = [training.run(f"([file, line]) => ({script})(file, line)", one) for one in PLACES]
+    assert names == ["f", "f", "f (Blas.cpp)", "f (/w/a.py:3)"]

@@ -364,3 +364,15 @@ def test_a_comparison_begins_with_what_changed_under_the_names_of_both() -> None
     text = render_page(find_page(traces))
     assert "<h1>a.gpumem → b.gpumem</h1>" in text
     assert re.findall(r'<section id="([\w-]+)"', text)[:4] == ["title", "diff", "ranks", "verdict"]
+
+
+def test_places_that_are_not_known_are_left_out() -> None:
+    stacks = [("??", 0, "at::empty(long)"), ("Blas.cpp", 0, "at::gemm"), ("/w/train.py", 3, "main")]
+    builder = TraceBuilder(block_bytes_known=True).segment(20 * MiB)
+    for number, frame in enumerate(stacks):
+        builder.alloc(f"b{number}", (3 - number) * MiB, stack=[frame])
+    text = Elements(render_page(find_page([builder.build()]))).text
+    assert "at::empty(long) held 3.00 MiB of them" in text
+    assert "with at::gemm (Blas.cpp) and main (train.py:3) it is 100.0 %" in text
+    assert "?:0" not in text
+    assert "cpp:0" not in text

@@ -130,9 +130,11 @@ class Flame {
     const frame = this.frame(at);
     if (!frame) return [this.nodes.rest[at] ? "smaller ones" : "no Python stack"];
     const name = GM.short(frame.function, 56);
-    const file = GM.short(frame.file.split("/").pop(), 48);
-    const last = name.split(".").pop();
-    return [`${name} (${GM.fileName(frame.file)}:${frame.line})`, `${name} (${file}:${frame.line})`, `${name}:${frame.line}`, `${last}:${frame.line}`, last];
+    const last = /^[\w.<>]+$/.test(name) ? name.split(".").pop() : name; // of a Python function without its class
+    const line = frame.line ? `:${frame.line}` : "";
+    const lastPart = (file) => GM.short(file.split("/").pop(), 48);
+    const places = [GM.frameText(frame, GM.fileName), GM.frameText({ ...frame, function: name }, GM.fileName), GM.frameText({ ...frame, function: name }, lastPart)];
+    return [...places, `${name}${line}`, `${last}${line}`, last];
   }
 
   /* The longest name that the width has room for, bold where it was searched for; none where that says nothing. */

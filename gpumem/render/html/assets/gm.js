@@ -96,12 +96,18 @@ GM.duration = (ns) => {
 
 GM.short = (text, characters) => (text.length <= characters ? text : `${text.slice(0, characters >> 1)}…${text.slice(1 - (characters >> 1))}`);
 GM.fileName = (file) => GM.short(file.split("/").slice(-2).join("/"), 48);
-GM.frameText = (frame) => `${frame.function} (${frame.file}:${frame.line})`;
+
+/* Where a frame is, as far as that is known: installed libraries' C++ often has no file or no line. `file` writes a file. */
+GM.placeText = (frame, file = (name) => name) => (["", "??"].includes(frame.file) ? "" : `${file(frame.file)}${frame.line ? `:${frame.line}` : ""}`);
+GM.frameText = (frame, file) => {
+  const place = GM.placeText(frame, file);
+  return place ? `${frame.function} (${place})` : frame.function;
+};
 
 GM.siteText = (number) => {
   if (number < 0) return "a site that is not listed";
   const found = GM.page.sites[number];
-  return found ? `${GM.short(found.function, 56)} (${GM.fileName(found.file)}:${found.line})` : "no Python stack";
+  return found ? GM.frameText({ ...found, function: GM.short(found.function, 56) }, GM.fileName) : "no Python stack";
 };
 
 GM.siteTitle = (number) => {

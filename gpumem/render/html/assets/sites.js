@@ -76,7 +76,7 @@ class Sites {
     const name = GM.make("td", { title: GM.siteTitle(row.site) },
       GM.siteDot(row.site),
       where ? where.function : "no Python stack",
-      ...(where ? [GM.make("span", { class: "where", text: `${where.file}:${where.line}` })] : []));
+      ...(where ? [GM.make("span", { class: "where", text: GM.placeText(where) })] : []));
     const numbers = [GM.bytes(row.peak_bytes), GM.share(row.peak_bytes, this.view.peak.bytes), GM.count(row.block_count), GM.bytes(row.most_bytes), GM.count(row.alloc_count)];
     const made = GM.make("tr", { "data-site": row.site, "aria-selected": String(isMarked) }, name, ...numbers.map((text) => GM.make("td", { class: "number", text })));
     return GM.pickable(made, () => {

@@ -113,6 +113,8 @@ class _Conversion:
         self.notes += _describe_oddities(self.reader.oddities)
         if merged.started_us is None and merged.events.event_count:
             self.notes.append("Times were not recorded (PyTorch before 2.2): all are 0, devices follow one another.")
+        if not isinstance(self.document.get("allocator_settings"), dict) and merged.events.event_count:
+            self.notes.append("The allocator's settings were not recorded: PyTorch's default ones are taken for them.")
         trace = self._trace(merged, segments, settings)
         return PytorchSnapshot(trace, segments, self.pools_recorded)
 

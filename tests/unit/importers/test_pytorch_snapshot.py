@@ -205,6 +205,14 @@ def test_segments_without_history_are_the_state_at_the_end(tmp_path: Path) -> No
     assert trace.meta.notes == ["No history was recorded: this is the state at the end alone."]
 
 
+def test_settings_that_the_file_lacks_are_said_to_be_taken_as_the_default_ones(tmp_path: Path) -> None:
+    values = recorded_values("gpt")
+    said = "The allocator's settings were not recorded: PyTorch's default ones are taken for them."
+    assert said not in read_values(tmp_path, values).trace.meta.notes
+    del values["allocator_settings"]
+    assert said in read_values(tmp_path, values).trace.meta.notes
+
+
 # ---- encodings ----
 
 
@@ -303,7 +311,8 @@ def test_version_2_0_without_addresses_frames_and_times_reads_the_same(tmp_path:
     assert np.array_equal(old.segments.blocks.stack[used] > 0, new.segments.blocks.stack[used] > 0)
     assert not columns_of(old.trace)["time_ns"].any()
     assert list(old.trace.meta.notes) == [
-        "Times were not recorded (PyTorch before 2.2): all are 0, devices follow one another."
+        "Times were not recorded (PyTorch before 2.2): all are 0, devices follow one another.",
+        "The allocator's settings were not recorded: PyTorch's default ones are taken for them.",
     ]
 
 

@@ -6,10 +6,11 @@ know: what is written.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -94,4 +95,5 @@ def _write(content: bytes) -> None:
 
 def drop_rest(stream: TextIO) -> None:
     """The interpreter flushes its streams once more at its end: gives this one something that takes what is left."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    with suppress(io.UnsupportedOperation):  # a stand-in for a stream, with no file behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -315,3 +315,9 @@ def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
     code, text, _ = gpumem("help", capture=capsys)
     assert (code, text) == (0, gpumem("--help", capture=capsys)[1])
     assert gpumem("help", "summary", capture=capsys)[1] == gpumem("summary", "--help", capture=capsys)[1]
+
+
+def test_name_too_long_is_one_sentence_where_stdout_is_a_stand_in_too(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = gpumem("summary", "x" * 300, capture=capsys)
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert err.startswith("gpumem: The system could not go on: File name too long (x")

@@ -34,6 +34,7 @@ _BYTE_FACTORS = {
     "tb": 1000**4,
 }
 _BYTES_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
+_SIZE_MOST = 1 << 60
 _DURATION_UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3))
 
 
@@ -69,13 +70,16 @@ def format_bytes_delta(byte_count: int) -> str:
 def parse_bytes(text: str) -> int:
     """The byte count that `text` names: `24GiB`, `1.5 g`, `4000000000`; kB, MB, GB are powers of ten.
 
-    Raises UsageError when `text` is no size.
+    Raises UsageError when `text` is no size, or one of more than 1 EiB.
     """
     match = _BYTES_PATTERN.match(text)
     factor = _BYTE_FACTORS.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise UsageError(f"'{text}' is no size; write bytes or a binary unit, such as 24GiB or 512MiB.")
-    return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
+    byte_count = round(Decimal(match[1]) * factor)
+    if byte_count > _SIZE_MOST:
+        raise UsageError(f"'{text if len(text) < 40 else text[:40] + '...'}' is more than 1 EiB, which no memory is.")
+    return byte_count
 
 
 def parse_capacity(text: str) -> int:

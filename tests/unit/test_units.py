@@ -71,6 +71,15 @@ def test_sizes_are_read_in_binary_and_decimal_units(text: str, byte_count: int) 
     assert parse_bytes(text) == byte_count
 
 
+@pytest.mark.parametrize(
+    "text", ["1048577TiB", "9" * 40, "9" * 5000 + "GiB", "9" * 400 + ".5GiB", "1152921504606846977"]
+)
+def test_size_that_no_memory_has_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is more than 1 EiB, which no memory is"):
+        parse_bytes(text)
+    assert parse_bytes("1048576TiB") == 1 << 60
+
+
 @pytest.mark.parametrize("text", ["", "GiB", "-1", "12 XB", "1..5G", "nan"])
 def test_what_is_no_size_is_refused_with_the_text_in_the_sentence(text: str) -> None:
     with pytest.raises(UsageError, match="is no size"):

@@ -159,7 +159,7 @@ def test_the_address_shows_who_opens_it_the_same(browser: Browser, page_of: Page
         page.tab.locator('[data-figure="heap"] [data-moment]').last.click()
         page.tab.locator('#heap-colours [data-value="state"]').click()
         page.run("() => GM.select(4)")
-        page.tab.wait_for_timeout(400)
+        page.tab.wait_for_timeout(700)
         address, shown = page.tab.url, explored(page)
     assert "#heap?" in address
     with open_page(browser, path, fragment=address.split("#")[1]) as page:
@@ -171,14 +171,29 @@ def test_the_address_shows_who_opens_it_the_same(browser: Browser, page_of: Page
         assert page.complaints == []
 
 
+def test_an_address_that_is_pasted_into_an_open_page_is_followed(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("gpt2_train+resnet50_train")) as page:
+        page.run("() => GM.select(1)")
+        page.tab.wait_for_timeout(700)
+        page.run("() => { location.hash = '#sites?view=1&site=5&search=train&along=events'; }")
+        page.tab.wait_for_timeout(900)
+        state = explored(page)
+        assert (state["view"], state["site"], state["sites"]["search"]) == (1, 5, "train")
+        assert state["curves"]["axis"] == "events"
+        page.tab.go_back()
+        page.tab.wait_for_timeout(900)
+        assert page.run("() => GM.state.site") == 1
+        assert page.complaints == []
+
+
 def test_another_view_begins_as_it_is_made(browser: Browser, page_of: PageOf) -> None:
     with open_page(browser, page_of("gpt2_train+resnet50_train")) as page:
         page.run("() => GM.drawAll()")
         page.tab.locator('[data-figure="heap"] [data-moment]').last.click()
-        page.tab.wait_for_timeout(300)
+        page.tab.wait_for_timeout(700)
         assert "moment=" in page.tab.url
         page.tab.select_option("#view-switch", "1")
-        page.tab.wait_for_timeout(300)
+        page.tab.wait_for_timeout(700)
         assert "moment=" not in page.tab.url
         assert "view=1" in page.tab.url
 
@@ -206,7 +221,7 @@ def test_a_link_to_a_section_keeps_what_is_shown(browser: Browser, page_of: Page
     with open_page(browser, page_of("gpt2_train")) as page:
         page.run("() => GM.select(2)")
         page.tab.locator("header nav a", has_text="Heap").click()
-        page.tab.wait_for_timeout(600)
+        page.tab.wait_for_timeout(700)
         assert page.tab.url.endswith("#heap?site=2")
         assert page.run("() => GM.state.site") == 2
         assert abs(page.run("() => document.getElementById('heap').getBoundingClientRect().top") - 64) < 3

@@ -8,7 +8,7 @@
    An address is foreign text: whoever reads a value checks it. */
 
 const OF_A_VIEW = ["from", "to", "level", "bands", "moment", "heap"];
-const SETTLED_MS = 150;
+const SETTLED_MS = 400; // browsers refuse an address that changes more than a hundred times in half a minute
 let kept = new URLSearchParams();
 let section = "";
 let waiting = 0;

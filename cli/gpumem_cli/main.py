@@ -90,6 +90,8 @@ MEANT = {
 }
 """Words that people try, by the command that answers them."""
 
+_LIKENESS_LEAST = 0.7
+"""Of a mistyped verb to the one that is named for it; two letters in three, as of foo and oom, are chance."""
 _PROGRAM_SUFFIXES = (".py", ".pyw", ".pyz")
 _TRACE_SUFFIXES = (".gpumem", ".gpumem.journal", ".pickle", ".pkl")
 
@@ -142,7 +144,7 @@ def unknown_command(word: str) -> str:
     if what is not None:
         return what
     meant = next((name for name, words in MEANT.items() if lowered in words), None)
-    near = get_close_matches(lowered, COMMANDS, n=1)
+    near = get_close_matches(lowered, COMMANDS, n=1, cutoff=_LIKENESS_LEAST)
     candidate = meant or (near[0] if near else None)
     if candidate is not None:
         return f"There is no command '{printable(word)}'; for that, try gpumem {candidate}."

@@ -20,7 +20,7 @@ TOP = 16
 
 
 @click.command()
-@click.argument("log", metavar="FILE|-", callback=options.check_path)
+@click.argument("log", metavar="FILE|-", callback=options.check_log)
 @options.json_option
 @options.top_option(TOP, "errors")
 @click.option("--rank", type=options.whole_number(0), metavar="N", help="Only the errors of this rank.")

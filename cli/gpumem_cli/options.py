@@ -64,6 +64,13 @@ def check_path(ctx: click.Context, param: click.Parameter, value: Value) -> Valu
     return value
 
 
+def check_log(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """The log's name as it was written; raises click.BadParameter for the empty one."""
+    if not value:
+        raise click.BadParameter("the name is empty; name a log, or - for standard input", ctx, param)
+    return value
+
+
 def check_one_moment(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
     """The moment, None without one; raises click.BadParameter for several, of which one would be passed over."""
     if len(values) > 1:

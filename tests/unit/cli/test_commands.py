@@ -117,6 +117,7 @@ def test_timeline_begins_where_memory_moves_unless_told_from_where(capsys: pytes
         (["summary", "--jsn", "{trace}"], 2, "Did you mean '--json'? See gpumem summary --help.\n"),
         (["snapshot", "{trace}", "--at"], 2, "Option '--at' requires an argument. See gpumem snapshot --help.\n"),
         (["summary", ""], 2, "the path is empty; write . for the current folder. See gpumem summary --help.\n"),
+        (["oom", ""], 2, "the name is empty; name a log, or - for standard input. See gpumem oom --help.\n"),
         (["summary", "{list}"], 3, "is no snapshot of PyTorch's memory: it has neither 'segments' nor"),
         (["run", "-c"], 2, "Option '-c' requires an argument. See gpumem run --help.\n"),
         (["run", "-qm"], 2, "Option '-m' requires an argument. See gpumem run --help.\n"),
@@ -194,6 +195,7 @@ def test_unknown_verb_names_what_was_meant(word: str, command: str) -> None:
 
 
 def test_unknown_verb_without_a_guess_lists_the_commands() -> None:
+    assert unknown_command("foo").startswith("There is no command 'foo'; the commands are run, summary")
     assert unknown_command("zzz\x1b").startswith("There is no command 'zzz\\x1b'; the commands are run, summary")
 
 

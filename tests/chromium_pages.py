@@ -41,10 +41,10 @@ class OpenedPage:
         return self.tab.evaluate(script, argument)
 
     def figure(self, name: str) -> None:
-        """Scrolls to a figure and waits until it is drawn."""
-        place = self.tab.locator(f'[data-figure="{name}"]')
-        place.scroll_into_view_if_needed()
-        self.tab.wait_for_selector(f'[data-figure="{name}"][data-drawn]')
+        """Scrolls to a figure; all are drawn before, so that none moves another when it comes near."""
+        self.run("() => GM.drawAll()")
+        self.settle()
+        self.tab.locator(f'[data-figure="{name}"]').scroll_into_view_if_needed()
         self.settle()
 
     def settle(self) -> None:

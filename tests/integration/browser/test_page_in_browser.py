@@ -78,6 +78,14 @@ def test_every_figure_is_drawn(training: OpenedPage) -> None:
     assert training.complaints == []
 
 
+def test_figures_further_down_are_drawn_when_they_are_scrolled_to(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("gpt2_train")) as page:
+        assert "heap" not in page.run("() => GM.state.drawn")
+        page.tab.locator('[data-figure="heap"]').scroll_into_view_if_needed()
+        page.tab.wait_for_selector('[data-figure="heap"][data-drawn] canvas')
+        assert page.colours("heap") > 20
+
+
 def test_hovering_a_band_says_how_large_whose_and_how_long(training: OpenedPage) -> None:
     x, y = point(training, "bands", 0.5, 0.8)
     training.tab.mouse.move(x, y)

@@ -13,6 +13,7 @@ bare ones together, and the bars of docs/performance.md.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib.util
 import json
@@ -123,12 +124,10 @@ def pin_threads() -> None:
     """
     *others, autograds, own = sorted(os.sched_getaffinity(0))
     for thread in Path("/proc/self/task").iterdir():
-        if int(thread.name) == os.getpid():
-            cores = {own}
-        else:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # threads come and go
             is_autograd = (thread / "comm").read_text().startswith("pt_autograd")
             cores = {autograds} if is_autograd else set(others) or {autograds}
-        os.sched_setaffinity(int(thread.name), cores)
+            os.sched_setaffinity(int(thread.name), {own} if int(thread.name) == os.getpid() else cores)
 
 
 def make_step(torch: Any, device: str) -> Callable[[], None]:

@@ -40,16 +40,23 @@ bool is_segment_event(uint8_t kind) {
   return is_completed;
 }
 
+// Cold only so that the compiler lays it out of an event's straight line, and what it needs besides.
+[[gnu::cold, gnu::noinline]] uint32_t find_stack(Session* session, ThreadState* thread) {
+  return gpumem::find_stack(session->intern, session->walker_caches, thread->chains);
+}
+
 [[gnu::always_inline]] inline gm_status append_event(Session* session, RecordHold* open_free, const gm_event& event) {
   ThreadState& thread = thread_state(session);
-  const uint32_t stack = GM_LIKELY(session->has_stacks)
-                             ? gpumem::intern_current_stack(session->intern, session->walker_caches, thread.chains)
-                             : 0;
+  uint32_t stack = 0;
+  if (GM_LIKELY(session->has_stacks)) {
+    stack = find_stack_near(thread.chains);
+    if (GM_UNLIKELY(stack == 0)) stack = find_stack(session, &thread);
+  }
   const uint16_t stream = thread.stream_ordinal(session, event.device, event.stream);
   const uint16_t pool = thread.pool_ordinal(session, event.pool_first, event.pool_second);
   const uint64_t time_ns = session->next_time_ns(event.device, thread.clock.time_ns(event.ticks));
   const RecordPlace place = session->journal.take();
-  if (GM_UNLIKELY(place.record == nullptr)) return session->journal.stopped_status();
+  if (GM_UNLIKELY(place.record == nullptr)) return session->refuse_stopped();
   gm_record* record = place.record;
   record->time_ns = time_ns;
   record->address = event.address;
@@ -66,6 +73,7 @@ bool is_segment_event(uint8_t kind) {
   record->flags = event.flags;
   if (event.kind == GM_FREE_REQUESTED && open_free) open_free->open(place.window, place.record);
   session->journal.commit(place);
+  if (GM_UNLIKELY(is_segment_event(event.kind))) signal_segment_event();
   return GM_OK;
 }
 
@@ -75,13 +83,10 @@ bool is_segment_event(uint8_t kind) {
   if (!recording.is_enabled.load(std::memory_order_relaxed)) return GM_NOT_RECORDING;
   Session* session = current_session();
   if (GM_UNLIKELY(!session)) return GM_NOT_RECORDING;
-  if (GM_UNLIKELY(!session->journal.is_open())) return session->refuse(session->journal.stopped_status());
+  if (GM_UNLIKELY(!session->journal.is_open())) return session->refuse_stopped();
   RecordHold* open_free = GM_UNLIKELY(lane == kNoLane) ? nullptr : &session->lanes[lane].open_free;
   if (open_free && complete_open_free(open_free, event)) return GM_OK;
-  const gm_status status = append_event(session, open_free, event);
-  if (GM_UNLIKELY(status != GM_OK)) return session->refuse(status);
-  if (GM_UNLIKELY(is_segment_event(event.kind))) signal_segment_event();
-  return GM_OK;
+  return append_event(session, open_free, event);
 }
 
 }  // namespace
@@ -169,7 +174,9 @@ gm_status record_reading(const gm_reading& reading) {
 uint32_t intern_current_stack() {
   Session* session = open_session_or_null();
   if (!session) return 0;
-  return gpumem::intern_current_stack(session->intern, session->walker_caches, thread_state(session).chains);
+  ThreadState& thread = thread_state(session);
+  const uint32_t stack = find_stack_near(thread.chains);
+  return stack != 0 ? stack : find_stack(session, &thread);
 }
 
 }  // namespace gpumem::recorder

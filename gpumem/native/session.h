@@ -40,6 +40,7 @@ struct alignas(64) Session {
   void end(const char* ended_by);
   // Counts an event that the stopped journal refused; the first one ends the session.
   [[gnu::cold]] gm_status refuse(gm_status status);
+  [[gnu::cold]] gm_status refuse_stopped() { return refuse(journal.stopped_status()); }
   // The time of a device's next event: a thread's clock says `now_ns`, another's may have been a little ahead.
   uint64_t next_time_ns(uint32_t device, uint64_t now_ns) {
     std::atomic<uint64_t>& latest = lanes[device].time_ns_latest;

@@ -349,7 +349,7 @@ gm_status start_walker(char* reason, size_t capacity) {
   return GM_OK;
 }
 
-uint32_t find_unexpected_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo) {
+uint32_t find_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo) {
   const char* innermost = is_on() ? current_frame() : nullptr;
   if (innermost == nullptr) return 0;
   const uint64_t generation = g_event_line.shortcut.code_generation.load(std::memory_order_acquire);

@@ -49,21 +49,17 @@ inline const char* innermost_frame(const char* thread_state, uint32_t thread_fra
   return GM_LIKELY(state) ? innermost_frame(state, shortcut.thread_frame, shortcut.holder_frame) : nullptr;
 }
 
-// Id of a stack that is neither the last one nor the one that came after it; 0 as intern_current_stack. Not so seldom
-// as to be cold: its door is, so that the compiler lays what leads to it out of an event's straight line.
-[[gnu::noinline]] uint32_t find_unexpected_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo);
-[[gnu::cold, gnu::noinline]] inline uint32_t leave_line(Intern& intern, WalkerCaches& caches, ChainMemo& memo) {
-  return find_unexpected_stack(intern, caches, memo);
-}
-
-[[gnu::always_inline]] inline uint32_t intern_current_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo) {
+// Id of the calling thread's stack where it is, of those in `memo`, the last one again or the one that came after it
+// the time before; else 0: then find_stack knows.
+[[gnu::always_inline]] inline uint32_t find_stack_near(ChainMemo& memo) {
   const WalkerShortcut& shortcut = g_event_line.shortcut;
-  const char* innermost =
-      GM_LIKELY(shortcut.is_open.load(std::memory_order_acquire)) ? current_frame_by(shortcut) : nullptr;
-  if (GM_UNLIKELY(innermost == nullptr)) return leave_line(intern, caches, memo);
-  const uint64_t generation = shortcut.code_generation.load(std::memory_order_acquire);
-  const uint32_t id = memo.find_near(shortcut.links, innermost, generation);
-  return GM_LIKELY(id != 0) ? id : leave_line(intern, caches, memo);
+  if (GM_UNLIKELY(!shortcut.is_open.load(std::memory_order_acquire))) return 0;
+  const char* innermost = current_frame_by(shortcut);
+  if (GM_UNLIKELY(innermost == nullptr)) return 0;
+  return memo.find_near(shortcut.links, innermost, shortcut.code_generation.load(std::memory_order_acquire));
 }
+// Id of the calling thread's stack, whose memo of this journal is `memo`; 0 when it has no Python frames or walking is
+// off.
+uint32_t find_stack(Intern& intern, WalkerCaches& caches, ChainMemo& memo);
 
 }  // namespace gpumem

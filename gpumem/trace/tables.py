@@ -35,6 +35,9 @@ from gpumem.vocabulary import BlockState, EventIndex, MarkKind, StackId
 
 Row = TypeVar("Row")
 _NO_NULLS: tuple[str, ...] = ()
+_ROWS_LEAST_REFUSED = 1 << 16
+_ROWS_A_BYTE = 8
+"""A recorder's tables have 1.5 at most, as each row differs from the one before; a few bytes can say very many rows."""
 
 
 def _schema(columns: Mapping[str, pa.DataType], nullable: Sequence[str] = _NO_NULLS) -> pa.Schema:
@@ -227,7 +230,10 @@ def _array(values: Sequence[object] | npt.NDArray[np.uint32], kind: pa.DataType)
 def _decode(name: str, content: bytes, where: str) -> pa.Table:
     schema = TABLE_SCHEMAS[name]
     try:
-        table = pq.ParquetFile(pa.BufferReader(content)).read(columns=schema.names, use_threads=False)
+        file = pq.ParquetFile(pa.BufferReader(content))
+        if file.metadata.num_rows > _ROWS_LEAST_REFUSED and file.metadata.num_rows > _ROWS_A_BYTE * len(content):
+            raise ValueError(f"it says that it has {file.metadata.num_rows} rows")
+        table = file.read(columns=schema.names, use_threads=False)
         table = table.select(schema.names).cast(schema)
         table.validate(full=True)  # text that is no UTF-8, for one
         _check_limits(table)

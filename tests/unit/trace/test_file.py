@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gpumem.errors import TargetExists, TraceForeign, TraceNotFound, TraceTruncated, TraceVersionUnsupported
@@ -215,6 +217,17 @@ def test_mark_or_reading_of_an_event_that_does_not_exist_is_damage(tmp_path: Pat
         write_trace(damaged, path, force=True)
         with pytest.raises(TraceTruncated, match=rf"{member}\.parquet is damaged: it names events that do not exist"):
             read_trace(path)
+
+
+def test_few_bytes_that_say_very_many_rows_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpumem"
+    write_trace(small_trace(), path)
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"parent": np.zeros(1 << 21, np.uint32), "frame": np.zeros(1 << 21, np.uint32)}), sink)
+    with pytest.raises(TraceTruncated, match=r"stacks\.parquet is damaged: it says that it has 2097152 rows"):
+        read_trace(repacked(path, "stacks.parquet", bytes(sink.getvalue())))
+    with pytest.raises(TraceTruncated, match="does not hold the 7 events it should"):
+        all_columns(read_trace(repacked(path, "events/000000.parquet", bytes(sink.getvalue()))))
 
 
 def test_links_in_a_circle_are_damage(tmp_path: Path) -> None:

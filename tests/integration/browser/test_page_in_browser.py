@@ -521,3 +521,20 @@ def test_paper_has_figures_as_wide_as_itself_and_no_controls(browser: Browser, p
         assert page.tab.locator("output.moment").is_visible()
         assert not page.tab.locator("td .narrow-only").first.is_visible()
         assert page.complaints == []
+
+
+@pytest.mark.parametrize("width", [730, 900])
+def test_changed_sites_have_room_for_their_names(browser: Browser, page_of: PageOf, width: int) -> None:
+    with open_page(browser, page_of("gpt2_train+resnet50_train"), width=width) as page:
+        names = page.tab.locator("#diff tr[data-mark] td:first-child")
+        assert min(name.bounding_box()["width"] for name in names.all()) > 165  # type: ignore[index]
+
+
+def test_changed_sites_have_room_for_their_names_on_paper(browser: Browser, page_of: PageOf) -> None:
+    with open_page(browser, page_of("gpt2_train+resnet50_train")) as page:
+        page.tab.emulate_media(media="print")
+        page.run("() => window.dispatchEvent(new Event('beforeprint'))")
+        page.settle()
+        names = page.tab.locator("#diff tr[data-mark] td:first-child")
+        assert min(name.bounding_box()["width"] for name in names.all()) > 165  # type: ignore[index]
+        assert max(name.bounding_box()["height"] for name in names.all()) < 95  # type: ignore[index]

@@ -64,6 +64,19 @@ uint64_t read_process_start_ticks() {
   return at ? std::strtoull(at + 1, nullptr, 10) : 0;
 }
 
+int open_above_streams(const char* path, int flags) {
+  constexpr int kStreams = 3;
+  constexpr mode_t kMode = 0644;
+  const int fd = ::open(path, flags | O_CLOEXEC, kMode);
+  if (fd < 0 || fd >= kStreams) return fd;
+  const int above = ::fcntl(fd, F_DUPFD_CLOEXEC, kStreams);
+  const int error = errno;
+  if (above < 0 && (flags & O_EXCL) != 0) ::unlink(path);
+  ::close(fd);
+  errno = error;
+  return above;
+}
+
 FileIdentity read_file_identity(int fd) {
   struct stat status;
   if (::fstat(fd, &status) != 0) return {0, 0};

@@ -31,6 +31,9 @@ struct FileIdentity {
   uint64_t inode;   // st_ino
 };
 FileIdentity read_file_identity(int fd);
+// open(2) for a file that no standard stream can be taken for: the descriptor is 3 or more, also in a program that has
+// closed one of the first three and would print into whatever comes to lie there.
+int open_above_streams(const char* path, int flags);
 // Whether `fd` still is that file: programs that become daemons close, and then reuse, descriptors not their own.
 bool is_same_file(int fd, FileIdentity identity);
 

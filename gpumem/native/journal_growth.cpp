@@ -30,7 +30,7 @@ constexpr uint64_t kHoldGraceNs = 100'000'000;
 gm_status Journal::create(const char* path, const uint8_t* run_id, int32_t* errno_value) {
   GM_CHECK(fd_ < 0);
   path_ = path;  // first: from the file's creation on nothing asks for memory of the program's
-  fd_ = ::open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  fd_ = open_above_streams(path, O_RDWR | O_CREAT | O_EXCL);
   if (fd_ < 0) {
     *errno_value = errno;
     return errno == ENOSPC || errno == EDQUOT ? GM_DISK_FULL : GM_CANNOT_CREATE;
@@ -53,7 +53,7 @@ gm_status Journal::create(const char* path, const uint8_t* run_id, int32_t* errn
 // Opens the file anew where the program has closed the descriptor under us.
 bool Journal::has_own_file() {
   if (is_same_file(fd_, identity_)) return true;
-  const int fd = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  const int fd = open_above_streams(path_.c_str(), O_RDWR);
   if (fd >= 0 && is_same_file(fd, identity_)) {
     fd_ = fd;
     return true;

@@ -1,4 +1,5 @@
 // The journal on its own: records from many threads, window after window, entries small and oversize.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -103,6 +104,22 @@ std::string make_payload(uint32_t id, uint32_t length) {
   return payload;
 }
 
+// A program without standard input: what it prints into whatever lies there must not go into the journal.
+void test_file_is_no_standard_stream(const std::string& folder) {
+  const std::string path = folder + "/streams.gpumem.journal";
+  const int input = ::fcntl(0, F_DUPFD_CLOEXEC, 10);
+  ::close(0);
+  gm_journal* journal = create(path);
+  EXPECT_EQUAL(::fcntl(0, F_GETFD), -1);
+  std::vector<uint64_t> positions;
+  append_many(journal, 1, 10, &positions);
+  EXPECT_EQUAL(positions.size(), 10u);
+  EXPECT_EQUAL(gm_journal_close(journal, "closed"), GM_OK);
+  EXPECT_EQUAL(::fcntl(0, F_GETFD), -1);
+  if (input >= 0) ::dup2(input, 0);
+  ::close(input);
+}
+
 // Entries of every length around the alignment, from threads, across entry windows; a reader sees all, checked.
 void test_entries_turn_windows(const std::string& folder) {
   constexpr uint32_t kThreads = 3, kEach = 2000;
@@ -176,6 +193,7 @@ int main(int count, char** arguments) {
   run_case("threads append across windows", [&] { test_threads_append_across_windows(folder); });
   run_case("a window becomes full with its last record",
            [&] { test_window_becomes_full_with_its_last_record(folder); });
+  run_case("no stream", [&] { test_file_is_no_standard_stream(folder); });
   run_case("entries turn windows", [&] { test_entries_turn_windows(folder); });
   run_case("an oversize entry stands in a window of its own",
            [&] { test_oversize_entry_stands_in_a_window_of_its_own(folder); });

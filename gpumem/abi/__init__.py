@@ -22,7 +22,7 @@ from gpumem.abi.library import library_path as library_path
 from gpumem.errors import JournalTaken, JournalUnmappable, OutputUnwritable
 from gpumem.vocabulary import EventFlag, EventKind, ScopeId, StackId
 
-ABI_HASH = "ef62a934d6b893aa72cc4e9a8f603dda883089b2efc064a9141aad92900aa5f2"
+ABI_HASH = "7c58678b89eff2eee51caa92a71c502e863ac28bb005f50f95ff0a1ef689bf3b"
 """SHA-256 of the gpumem.h that this module was written for."""
 
 NOT_AVAILABLE = 2**64 - 1
@@ -142,7 +142,6 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_record_fact": (c_int32, (c_char_p, c_char_p, c_size_t)),
     "gm_scope_push": (c_int32, (c_char_p, POINTER(c_uint32))),
     "gm_scope_pop": (c_int32, ()),
-    "gm_thread_name": (c_int32, (c_char_p,)),
     "gm_wait_segment_event": (c_uint64, (c_uint64, c_uint32)),
     "gm_wake_segment_waiters": (None, ()),
     "gm_walker_start": (c_int32, (c_char_p, c_size_t)),
@@ -313,11 +312,6 @@ def push_scope(name: str) -> ScopeId:
 def pop_scope() -> None:
     """Leaves the calling thread's innermost scope."""
     _core_with_gil().gm_scope_pop()
-
-
-def name_thread(name: str) -> None:
-    """Names the calling thread in the trace (63 bytes at most)."""
-    _core().gm_thread_name(encode_text(name))
 
 
 def wait_segment_event(seen: int, timeout_ms: int) -> int:

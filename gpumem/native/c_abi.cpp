@@ -83,11 +83,6 @@ gm_status gm_scope_pop(void) {
   return guarded([] { return gpumem::pop_scope(); });
 }
 
-gm_status gm_thread_name(const char* name) {
-  if (!name) return GM_BAD_ARGUMENT;
-  return guarded([&] { return gpumem::name_thread(name); });
-}
-
 uint64_t gm_wait_segment_event(uint64_t seen, uint32_t timeout_ms) {
   return gpumem::wait_segment_event(seen, timeout_ms);
 }

@@ -44,11 +44,7 @@ ThreadState* own_state() {
 
 void write_thread(Session* session, const ThreadState& state) {
   char name[64];
-  if (state.name[0]) {
-    std::memcpy(name, state.name, sizeof name);
-  } else if (::pthread_getname_np(::pthread_self(), name, sizeof name) != 0) {
-    name[0] = 0;
-  }
+  if (::pthread_getname_np(::pthread_self(), name, sizeof name) != 0) name[0] = 0;
   const auto system_id = static_cast<uint64_t>(::syscall(SYS_gettid));
   std::string payload(reinterpret_cast<const char*>(&system_id), sizeof system_id);
   payload.append(name);
@@ -122,19 +118,6 @@ gm_status pop_scope() {
   std::free(state->frames[--state->depth].name);
   state->scope = state->depth ? state->frames[state->depth - 1].scope : 0;
   return open_session_or_null() ? GM_OK : GM_NOT_RECORDING;
-}
-
-gm_status name_thread(const char* name) {
-  ThreadState* state = own_state();
-  std::strncpy(state->name, name, sizeof state->name - 1);
-  Session* session = open_session_or_null();
-  if (!session) return GM_NOT_RECORDING;
-  if (state->session == session->serial) {
-    write_thread(session, *state);
-  } else {
-    give_ids(session, state);
-  }
-  return GM_OK;
 }
 
 }  // namespace gpumem

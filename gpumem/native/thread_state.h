@@ -39,7 +39,6 @@ struct alignas(64) ThreadState {
   ScopeFrame* frames = nullptr;  // pushed scopes, outermost first
   uint32_t depth = 0;            // of them
   uint32_t capacity = 0;         // room in frames
-  char name[64] = {};            // given by gm_thread_name; empty: the system's
 
   uint16_t stream_ordinal(Session* session_now, uint16_t device, uint64_t handle) {
     if (GM_LIKELY(stream && stream_handle == handle && stream_device == device)) return stream;
@@ -82,6 +81,5 @@ inline ThreadState& thread_state(Session* session) {
 
 gm_status push_scope(const char* name, uint32_t* scope);
 gm_status pop_scope();
-gm_status name_thread(const char* name);
 
 }  // namespace gpumem

@@ -62,7 +62,6 @@ void test_recorder(const std::string& folder) {
     ++round;
     const gm_status started = HELD(gm_recorder_start(&options, &errno_value));
     EXPECT(has_file(path) == (started == GM_OK));
-    HELD(gm_thread_name("a name"));
     HELD(gm_record_fact("key of more bytes than a short string holds", "{}", 2));
     for (uint64_t i = 1; i < 20; ++i) HELD(record_on(static_cast<uint8_t>(i), round * 100 + i));
     HELD(gm_record_mark(GM_MARK, "a mark", 0, nullptr));

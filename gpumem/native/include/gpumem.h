@@ -162,8 +162,6 @@ GM_API gm_status gm_record_fact(const char* key, const char* json, size_t json_b
 /* Scopes are a stack per thread. Push returns the id now in force through scope (may be null). */
 GM_API gm_status gm_scope_push(const char* name, uint32_t* scope);
 GM_API gm_status gm_scope_pop(void);
-/* Name the calling thread (shown in the threads table). */
-GM_API gm_status gm_thread_name(const char* name);
 
 /* Waits until segment_events differs from `seen`, the waits are ended or timeout_ms passed; the count now. */
 GM_API uint64_t gm_wait_segment_event(uint64_t seen, uint32_t timeout_ms);

@@ -36,22 +36,27 @@ Measure = Callable[[bool, int, int], float]
 """(recorded, pairs, other pages) -> nanoseconds a pair, the timing's own included."""
 
 
-def build_measure(folder: Path) -> Measure:
-    """The loop in C++, built and loaded."""
+def load_loop(folder: Path) -> tuple[Callable[[int | None, int, int], float], float]:
+    """The loop in C++, built in `folder`: (address of a record function, pairs, other pages) -> ticks a pair, those of
+    the timing included; and how many ticks make a nanosecond."""
     library = folder / "pair_cost.so"
     source = Path(__file__).with_suffix(".cpp")
     include = Path(__file__).parents[1] / "gpumem" / "native" / "include"
     subprocess.run(["c++", "-O2", "-shared", "-fPIC", f"-I{include}", source, "-o", library], check=True)
     loaded = ctypes.CDLL(str(library))
     loaded.ticks_per_ns.restype = ctypes.c_double
-    ticks_per_ns = float(loaded.ticks_per_ns())
     loaded.ticks_per_pair.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]
     loaded.ticks_per_pair.restype = ctypes.c_double
+    return loaded.ticks_per_pair, float(loaded.ticks_per_ns())
+
+
+def build_measure(folder: Path) -> Measure:
+    """The loop with the core of this process."""
+    ticks_per_pair, ticks_per_ns = load_loop(folder)
     record = abi.function_address("gm_record_event")
 
     def measure(recorded: bool, pairs: int, other_pages: int) -> float:
-        ticks = loaded.ticks_per_pair(record if recorded else None, pairs, other_pages)
-        return float(ticks / ticks_per_ns)
+        return ticks_per_pair(record if recorded else None, pairs, other_pages) / ticks_per_ns
 
     return measure
 

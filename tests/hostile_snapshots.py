@@ -5,6 +5,7 @@ Everything comes of a random.Random, so a seed names a file.
 
 from __future__ import annotations
 
+import bz2
 import copy
 import gzip
 import json
@@ -92,6 +93,7 @@ def bombs() -> list[bytes]:
     return [
         gzip.compress(zeros),
         lzma.compress(zeros),
+        bz2.compress(zeros),
         gzip.compress(text),
         lzma.compress(text, preset=1),
         gzip.compress(string, compresslevel=1),
@@ -100,6 +102,8 @@ def bombs() -> list[bytes]:
         b"\x28\xb5\x2f\xfd" + bytes(64),
         b"\x1f\x8b" + bytes(20),
         b"\xfd7zXZ\x00" + bytes(20),
+        b"BZh9" + bytes(20),
+        bz2.compress(text)[:-9],
     ]
 
 

@@ -72,11 +72,11 @@ _PURPOSE = re.compile(r"[`\"']?\s+(?:to|can|could|may|might)\b")
 _EXPANDABLE_REFUSED = "expandable_segments not supported on this platform"
 
 _RECORDING = "no log; of a recording, gpumem snapshot --at oom says why memory ran out"
-_COMPRESSED = "compressed; unpack it first (zcat, xzcat, zstdcat) and give it on standard input as -"
+_COMPRESSED = "compressed; unpack it first (zcat, xzcat, zstdcat, bzcat) and give it on standard input as -"
 _MAGICS = (
     (b"PK\x03\x04", f"a recording or an archive, {_RECORDING}"),
     *((start, f"a pickle, {_RECORDING}") for start in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")),
-    *((start, _COMPRESSED) for start in (b"\x1f\x8b", b"\xfd7zXZ", b"(\xb5/\xfd")),
+    *((start, _COMPRESSED) for start in (b"\x1f\x8b", b"\xfd7zXZ", b"(\xb5/\xfd", b"BZh")),
 )
 
 

@@ -5,9 +5,9 @@
 
 Owns: the keys of a snapshot's top level and what becomes of each. Must not know: how the heap works.
 
-Accepts pickles of every protocol, the same as JSON, either compressed by gzip, xz or zstd, and a bare list of segments.
-Unknown keys are passed over; what is inconsistent is said in the trace's notes. Block sizes are not in a snapshot's
-events: replay fills them in.
+Accepts pickles of every protocol, the same as JSON, either compressed by gzip, xz, zstd or bzip2, and a bare list of
+segments. Unknown keys are passed over; what is inconsistent is said in the trace's notes. Block sizes are not in a
+snapshot's events: replay fills them in.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """A snapshot's file as plain bytes: told apart by its first bytes, inflated within bounds.
 
-Owns: which files may be PyTorch snapshots, gzip, xz and zstd. Must not know: what the bytes say.
+Owns: which files may be PyTorch snapshots, gzip, xz, zstd and bzip2. Must not know: what the bytes say.
 """
 
 from __future__ import annotations
 
+import bz2
 import io
 import lzma
 import re
@@ -16,7 +17,8 @@ from typing import BinaryIO
 from gpumem.errors import TraceForeign, TraceNotFound, TraceTruncated
 from gpumem.units import MIB, format_bytes
 
-GZIP, XZ, ZSTD = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
+GZIP, XZ, ZSTD, BZIP2 = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"BZh"
+COMPRESSED = (GZIP, XZ, ZSTD, BZIP2)
 INFLATED_BYTES_ALLOWED = 256 * MIB
 INFLATION_ALLOWED = 100
 """A compressed file may hold this many times its own bytes (real ones: 5 to 25 times)."""
@@ -37,9 +39,9 @@ def is_pytorch_snapshot(head: bytes) -> bool:
 
     No other format that gpumem reads is a pickle; read_pytorch_snapshot says what is wrong with one of another kind.
     """
-    if head.startswith((GZIP, XZ, ZSTD)):
+    if head.startswith(COMPRESSED):
         head = b"" if head.startswith(ZSTD) else _inflated_head(head)
-        if not head:  # zstd inflates block by block, and a block is larger than a head
+        if not head:  # zstd and bzip2 inflate block by block, and a block is larger than a head
             return True
     if _PICKLE_STARTS.match(head):
         return True
@@ -62,7 +64,7 @@ def read_content(path: Path) -> bytearray:
             file.seek(0)
             magic = file.read(6)
             file.seek(0)
-            if magic.startswith((GZIP, XZ, ZSTD)):
+            if magic.startswith(COMPRESSED):
                 return _inflate(path, magic, file, packed_bytes)
             content = bytearray(packed_bytes)
             del content[file.readinto(content) or 0 :]
@@ -74,7 +76,8 @@ def read_content(path: Path) -> bytearray:
 
 
 class _Gzip:
-    def __init__(self) -> None:
+    def __init__(self, magic: bytes) -> None:
+        assert magic.startswith(GZIP)
         self._inflater = zlib.decompressobj(wbits=31)
 
     def inflate(self, packed: bytes) -> bytes:
@@ -93,9 +96,10 @@ class _Gzip:
         return self._inflater.unused_data
 
 
-class _Xz:
-    def __init__(self) -> None:
-        self._inflater = lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES_MAX)
+class _XzOrBzip2:
+    def __init__(self, magic: bytes) -> None:
+        is_xz = magic.startswith(XZ)
+        self._inflater = lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES_MAX) if is_xz else bz2.BZ2Decompressor()
 
     def inflate(self, packed: bytes) -> bytes:
         return self._inflater.decompress(packed, READ_BYTES)
@@ -134,8 +138,8 @@ def _inflate(path: Path, magic: bytes, file: BinaryIO, packed_bytes: int) -> byt
 
 
 def _member_pieces(file: BinaryIO, magic: bytes) -> Iterator[bytes]:
-    """The inflated bytes of gzip or xz members, one behind the other."""
-    inflater: _Gzip | _Xz = _Gzip() if magic.startswith(GZIP) else _Xz()
+    """The inflated bytes of gzip, xz or bzip2 members, one behind the other."""
+    inflater: _Gzip | _XzOrBzip2 = _Gzip(magic) if magic.startswith(GZIP) else _XzOrBzip2(magic)
     packed = file.read(READ_BYTES)
     while packed or not inflater.wants_more:
         yield inflater.inflate(packed)
@@ -144,7 +148,7 @@ def _member_pieces(file: BinaryIO, magic: bytes) -> Iterator[bytes]:
             packed = (inflater.unused or file.read(READ_BYTES)).lstrip(b"\0")
             if not packed:
                 return
-            inflater = type(inflater)()
+            inflater = type(inflater)(magic)
         elif inflater.wants_more:
             packed = file.read(READ_BYTES)
     raise EOFError("it ends too early")
@@ -165,6 +169,6 @@ def _inflated_head(head: bytes) -> bytes:
             inflated += piece
             if len(inflated) >= HEAD_BYTES:
                 break
-    except (EOFError, zlib.error, lzma.LZMAError):
+    except (EOFError, zlib.error, lzma.LZMAError, OSError):
         return inflated
     return inflated

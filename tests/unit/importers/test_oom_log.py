@@ -401,6 +401,7 @@ def test_text_without_such_an_error_says_what_was_looked_for() -> None:
         (b"PK\x03\x04rest", "is a recording or an archive, no log; of a recording, gpumem snapshot --at oom says"),
         (b"\x80\x04\x95pickle", "is a pickle, no log"),
         (b"\x1f\x8b\x08rest", "is compressed; unpack it first"),
+        (b"BZh91AY&SY", "is compressed; unpack it first"),
         (b"\x00\x01\x02" * 1000, "has no out-of-memory error in 1 line"),
     ],
 )

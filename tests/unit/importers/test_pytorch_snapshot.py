@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import lzma
@@ -229,6 +230,8 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "two gzip members": lambda content: gzip.compress(content[:1000]) + gzip.compress(content[1000:]),
     "xz": lzma.compress,
+    "bzip2": bz2.compress,
+    "two bzip2 members": lambda content: bz2.compress(content[:1000]) + bz2.compress(content[1000:]),
     "zstd": lambda content: pa.compress(content, codec="zstd", asbytes=True),
 }
 

@@ -203,7 +203,6 @@ class _Follower:
         self._taken.append((event, time_ns, present, sums[present]))
 
     def _by_site(self) -> list[SiteBytes]:
-        allocs = np.zeros(len(self._sites.sites), np.int64)
         used = np.flatnonzero(self._alloc_counts)
         numbers = self._sites.of_stacks(used)
         allocs = np.bincount(numbers, weights=self._alloc_counts[used], minlength=len(self._sites.sites))

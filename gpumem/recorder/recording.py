@@ -283,7 +283,7 @@ def _watch_forks() -> None:
         os.register_at_fork(after_in_child=_renew_after_fork)
         if sys.version_info >= (3, 12):
             # Python warns a program of its own threads when it forks; ours are not its business.
-            warnings.filters.insert(0, ("ignore", _ForkWarning(), DeprecationWarning, None, 0))  # type: ignore[attr-defined, arg-type]
+            vars(warnings)["filters"].insert(0, ("ignore", _ForkWarning(), DeprecationWarning, None, 0))
 
 
 class _ForkWarning:

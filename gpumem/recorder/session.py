@@ -16,6 +16,7 @@ from types import TracebackType
 
 from gpumem.errors import InputError, UsageError
 from gpumem.recorder import recording, torch_hook
+from gpumem.recorder.interrupted import remember_interrupt
 from gpumem.recorder.notes import say
 from gpumem.recorder.recording import ensure_started as ensure_started
 from gpumem.recorder.recording_part import RecordingPart
@@ -127,6 +128,7 @@ class record:  # noqa: N801 (a function to its users, as contextlib's classes ar
         """Stops a recording that the program left running; not in a forked child, whose recording it is not."""
         if self._spec.main_pid == os.getpid():
             self.stop()
+            remember_interrupt()
 
     def _prepare_folder(self) -> None:
         """Checks the target; where its folder cannot map files, the journal stands in a temporary one."""

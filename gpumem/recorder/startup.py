@@ -76,6 +76,7 @@ def _seal_at_end(spec: RecordSpec) -> None:
         if started is not None and os.getpid() == pid:
             _finish()
             session.finish_own_journal(sealer, spec.journal_path(started.trace_path))
+            session.remember_interrupt()
 
     atexit.unregister(_finish)
     atexit.register(finish)
@@ -112,7 +113,8 @@ def _finish() -> None:
     """Ends the recording at the interpreter's exit, after the program's own exit functions; none begins from now on.
 
     Nothing is imported here that was not before: modules that run code from strings, as dataclasses does, make Python
-    forget that it was interrupted, and it would exit with 1 instead of dying of SIGINT.
+    forget that it was interrupted, and it would exit with 1 instead of dying of SIGINT. The sampler's thread may have
+    imported some: that is made good.
     """
     global armed_text
     armed_text = None
@@ -126,3 +128,6 @@ def _finish() -> None:
         else:
             recording.note_torch_missing()
     recording.end("exit")
+    from gpumem.recorder.interrupted import remember_interrupt  # no module that runs code from strings
+
+    remember_interrupt()

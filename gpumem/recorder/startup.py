@@ -66,6 +66,7 @@ def _seal_at_end(spec: RecordSpec) -> None:
     import atexit
 
     from gpumem.recorder import recording, session
+    from gpumem.recorder.interrupted import remember_interrupt
     from gpumem.recorder.sealer import Sealer
 
     sealer = Sealer(spec.journals, spec.run_id)
@@ -76,7 +77,7 @@ def _seal_at_end(spec: RecordSpec) -> None:
         if started is not None and os.getpid() == pid:
             _finish()
             session.finish_own_journal(sealer, spec.journal_path(started.trace_path))
-            session.remember_interrupt()
+            remember_interrupt()
 
     atexit.unregister(_finish)
     atexit.register(finish)

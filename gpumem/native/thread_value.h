@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "check.h"
+
 namespace gpumem {
 
 #if defined(__x86_64__)
@@ -24,19 +26,24 @@ inline const char* thread_pointer() {
 
 #if defined(__x86_64__) && defined(__GLIBC__)
 
-// glibc keeps the values of the first 32 keys in the thread's own descriptor, at which the thread pointer points.
+// glibc keeps the values of the first 32 keys in the thread's own descriptor, at which the thread pointer points. Each
+// lies behind the number of the key it was set under: a key that is gone leaves both where the next one finds them.
 class ThreadValue {
  public:
   // Of a key whose value in the calling thread is not null. False where its place is not found.
   bool find(pthread_key_t key);
   const void* get() const {
-    const void* value;
-    std::memcpy(&value, thread_pointer() + distance_, sizeof value);
-    return value;
+    struct {
+      uint64_t sequence;
+      const void* value;
+    } slot;
+    std::memcpy(&slot, thread_pointer() + distance_, sizeof slot);
+    return GM_LIKELY(slot.sequence == sequence_) ? slot.value : nullptr;
   }
 
  private:
-  int32_t distance_ = 0;  // from the thread pointer
+  int16_t distance_ = 0;   // from the thread pointer
+  uint16_t sequence_ = 0;  // the key's number; 0 is none's
 };
 
 #else

@@ -1,7 +1,10 @@
 // A pthread key's value read in place: what pthread_getspecific says, in every thread.
 #include <pthread.h>
 
+#include <condition_variable>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -71,6 +74,46 @@ void test_others_with_the_same_value() {
 }
 
 #if defined(__x86_64__) && defined(__GLIBC__)
+// A thread that had set a value under a key that is gone: a new key in the same place has no value there, although the
+// old word still lies in the thread's descriptor.
+void test_value_of_a_key_that_is_gone() {
+  const pthread_key_t gone = [] {
+    const Key earlier;
+    return earlier.key;
+  }();
+  std::mutex mutex;
+  std::condition_variable changed;
+  int turn = 0;
+  const auto take_turn = [&](int number) {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [&] { return turn == number; });
+  };
+  const auto pass_turn = [&] {
+    const std::lock_guard<std::mutex> lock(mutex);
+    ++turn;
+    changed.notify_all();
+  };
+  auto key = std::make_unique<Key>();
+  EXPECT(key->key == gone);
+  ThreadValue value;
+  std::thread thread([&] {
+    ::pthread_setspecific(key->key, pointer_of(0x57a1e));
+    pass_turn();
+    take_turn(2);
+    EXPECT(value.get() == nullptr);  // first: pthread_getspecific takes the old word away
+    EXPECT(says_the_same(value, key->key));
+    ::pthread_setspecific(key->key, pointer_of(0x5eed));
+    EXPECT(value.get() == pointer_of(0x5eed));
+  });
+  take_turn(1);
+  key = nullptr;
+  key = std::make_unique<Key>();
+  EXPECT(key->key == gone);
+  value = find_value(key->key);
+  pass_turn();
+  thread.join();
+}
+
 // Without a value nothing can be found, and of keys beyond the first 32 the thread's descriptor does not hold the
 // values.
 void test_places_that_cannot_be_known() {
@@ -87,6 +130,7 @@ int main(int, char**) {
   run_case("each thread", test_each_thread_has_its_own);
   run_case("same value", test_others_with_the_same_value);
 #if defined(__x86_64__) && defined(__GLIBC__)
+  run_case("key that is gone", test_value_of_a_key_that_is_gone);
   run_case("unknown places", test_places_that_cannot_be_known);
 #endif
   return exit_code();

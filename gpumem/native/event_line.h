@@ -1,8 +1,8 @@
 // What every event looks at first, on one cache line: between two events a program's own work leaves little in the
 // caches, and every line and page that an event needs besides costs it some nanoseconds.
 //
-// Owns: that these words lie together. Must not know: what is done with them. session.cpp sets the recording's,
-// walker.cpp the shortcut's.
+// Owns: that these words lie together. Must not know: what is done with them. session.cpp and recorder.cpp set the
+// recording's, walker.cpp the shortcut's.
 #pragma once
 
 #include <atomic>

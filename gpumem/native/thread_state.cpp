@@ -14,16 +14,23 @@ namespace gpumem {
 
 namespace {
 
-struct StateOwner {
-  ~StateOwner() {
-    ThreadState* state = t_state;
-    t_state = nullptr;
-    if (!state) return;
-    for (uint32_t i = 0; i < state->depth; ++i) std::free(state->frames[i].name);
-    std::free(state->frames);
-    delete state;
-  }
+void end_state(void* ended) {
+  auto* state = static_cast<ThreadState*>(ended);
+  t_state = nullptr;
+  for (uint32_t i = 0; i < state->depth; ++i) std::free(state->frames[i].name);
+  std::free(state->frames);
+  delete state;
+}
+
+// Ends a thread's state with it, later than a thread-local object would: what such objects of the program's free as
+// they end is the thread's too. What comes later still makes another state, whose end comes in the next round of keys.
+struct StateKey {
+  StateKey() : is_made(::pthread_key_create(&key, end_state) == 0) {}
+
+  pthread_key_t key = 0;
+  bool is_made;
 };
+const StateKey g_state_key;
 
 #if defined(__x86_64__)
 // As the library is loaded, before any event.
@@ -32,9 +39,8 @@ struct StateOwner {
 #endif
 
 ThreadState* make_state() {
-  static thread_local StateOwner owner;
-  (void)owner;
   t_state = new ThreadState;
+  if (g_state_key.is_made) ::pthread_setspecific(g_state_key.key, t_state);
   return t_state;
 }
 

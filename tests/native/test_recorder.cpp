@@ -1,4 +1,6 @@
 // The recorder: what becomes of events, frees in two halves, marks, scopes, facts and threads.
+#include <pthread.h>
+
 #include <atomic>
 #include <string>
 #include <thread>
@@ -247,6 +249,38 @@ void test_waiting_for_segment_events(const std::string& folder) {
   released.join();
 }
 
+struct FreesAtItsEnd {
+  ~FreesAtItsEnd() { record(GM_FREE, 0, 0x1000); }
+  uint64_t address = 0;
+};
+thread_local FreesAtItsEnd t_frees_at_its_end;
+
+// What a program's thread-local objects free as a thread ends is that thread's, in its scope. What the values of
+// pthread keys free comes later: another thread by its number, and nothing of either is left (the address sanitizer
+// looks).
+void test_thread_records_while_it_ends(const std::string& folder) {
+  const std::string path = folder + "/ending.gpumem.journal";
+  start_recording(path);
+  pthread_key_t key;
+  EXPECT_EQUAL(pthread_key_create(&key, [](void*) { record(GM_FREE, 0, 0x2000); }), 0);
+  std::thread([key] {
+    t_frees_at_its_end.address = 0x1000;
+    pthread_setspecific(key, &t_frees_at_its_end);
+    gm_scope_push("in the thread", nullptr);
+    record(GM_ALLOC, 0, t_frees_at_its_end.address);
+  }).join();
+  pthread_key_delete(key);
+  gm_recorder_stop("exit");
+  const JournalContents contents = read_journal(path);
+  EXPECT_EQUAL(contents.records.size(), 3);
+  EXPECT_EQUAL(contents.records.at(0).thread, 1);
+  EXPECT_EQUAL(contents.records.at(1).thread, 1);
+  EXPECT_EQUAL(contents.records.at(1).scope, contents.records.at(0).scope);
+  EXPECT(contents.records.at(1).scope != 0);
+  EXPECT_EQUAL(contents.records.at(2).address, 0x2000);
+  EXPECT_EQUAL(contents.records.at(2).scope, 0);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -261,6 +295,7 @@ int main(int count, char** arguments) {
   run_case("threads record while the recording stops", [&] { test_threads_record_while_the_recording_stops(folder); });
   run_case("time never decreases within a device", [&] { test_time_never_decreases_within_a_device(folder); });
   run_case("times are the system clock's", [&] { test_times_are_the_system_clocks(folder); });
+  run_case("a thread records while it ends", [&] { test_thread_records_while_it_ends(folder); });
   run_case("waiting for segment events", [&] { test_waiting_for_segment_events(folder); });
   return exit_code();
 }

@@ -203,10 +203,6 @@ class NativeAllocator:
         """Gives idle segments back to the device."""
         return Status(self._core.gm_allocator_empty_cache(self._handle))
 
-    def set_limit(self, limit_bytes: int | None) -> None:
-        """Lets the allocator take at most this much of the device; None: as much as there is."""
-        self._require(self._core.gm_allocator_set_limit(self._handle, NO_LIMIT if limit_bytes is None else limit_bytes))
-
     def hold_streams(self, held: bool) -> None:
         """Has the simulated device's streams never finish by themselves, or at once."""
         self._require(self._core.gm_allocator_hold_streams(self._handle, int(held)))

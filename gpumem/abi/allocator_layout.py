@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uin
 
 from gpumem.abi.policy_layout import CHeapBlocks, CHeapSegments
 
-ALLOCATOR_ABI_HASH = "52456612e4e79d25ca9daccec028137bd0d65228ae5db6dcb232779f54a470c3"
+ALLOCATOR_ABI_HASH = "6cdd0424c4d5dacf3b34a1e2090a6a2b326e66c7cd0a8ed8f024f1577be735a8"
 """SHA-256 of the gpumem_allocator.h that this module was written for."""
 
 
@@ -117,7 +117,6 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_allocator_free": (c_int32, (c_void_p, c_uint64)),
     "gm_allocator_record_stream": (c_int32, (c_void_p, c_uint64, c_uint64)),
     "gm_allocator_empty_cache": (c_int32, (c_void_p,)),
-    "gm_allocator_set_limit": (c_int32, (c_void_p, c_uint64)),
     "gm_allocator_hold_streams": (c_int32, (c_void_p, c_uint32)),
     "gm_allocator_get_statistics": (c_int32, (c_void_p, POINTER(CAllocatorStatistics))),
     "gm_allocator_reset_peaks": (c_int32, (c_void_p,)),

@@ -230,10 +230,6 @@ class Replay:
             raise UsageError(decode_text(error.value))
         require_ok(status)
 
-    def declare_pool(self, device: int, pool: tuple[int, int], *, no_split: bool, use_on_oom: bool) -> None:
-        """Says of a private pool what no event says."""
-        require_ok(self._core.gm_replay_declare_pool(self._handle, device, *pool, no_split, use_on_oom))
-
     def adopt(self, device: int, heap: HeapColumns) -> bool:
         """Takes over the heap as it was before the first event; False where its blocks do not tile its segments."""
         status = self._core.gm_replay_adopt(self._handle, device, byref(_segments(heap)), byref(_blocks(heap)))

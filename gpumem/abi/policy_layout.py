@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
-POLICY_ABI_HASH = "dbeb2258013e479fa2878a1b59ddb55cb4e1f488b31abfcafd979f6b0246ca14"
+POLICY_ABI_HASH = "9651d006a47851535ef6d6cdcb39d8779d45fc19df92cc0f89f1bb7ad6bcc89d"
 """SHA-256 of the gpumem_policy.h that this module was written for."""
 
 
@@ -164,7 +164,6 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_replay_add_streams": (c_int32, (c_void_p, POINTER(c_uint64), c_uint64)),
     "gm_replay_add_pools": (c_int32, (c_void_p, POINTER(c_uint64), POINTER(c_uint64), c_uint64)),
     "gm_replay_add_device": (c_int32, (c_void_p, POINTER(CReplayDevice), c_char_p, c_size_t)),
-    "gm_replay_declare_pool": (c_int32, (c_void_p, c_uint32, c_uint64, c_uint64, c_uint32, c_uint32)),
     "gm_replay_adopt": (c_int32, (c_void_p, c_uint32, POINTER(CHeapSegments), POINTER(CHeapBlocks))),
     "gm_replay_adopt_from_end": (
         c_int32,

@@ -163,13 +163,6 @@ gm_status gm_allocator_empty_cache(gm_allocator* allocator) {
   return checked(allocator, [&](LiveAllocator& live) { return status_of(live.empty_cache()); });
 }
 
-gm_status gm_allocator_set_limit(gm_allocator* allocator, uint64_t limit_bytes) {
-  return checked(allocator, [&](LiveAllocator& live) -> gm_status {
-    live.with_policy([&](gpumem::Policy& policy) { policy.set_limit(limit_bytes); });
-    return GM_OK;
-  });
-}
-
 gm_status gm_allocator_hold_streams(gm_allocator* allocator, uint32_t held) {
   return checked(allocator, [&](LiveAllocator& live) -> gm_status {
     return live.with_simulated([&](gpumem::SimulatedDevice* device) -> gm_status {

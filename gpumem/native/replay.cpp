@@ -43,9 +43,9 @@ void TraceFollower::adopt(const SegmentDescription& segment, const std::vector<B
   policy_.adopt(segment, blocks);
 }
 
-void TraceFollower::declare_pool(PoolId id, bool no_split, bool use_on_oom) {
+void TraceFollower::declare_pool(PoolId id, bool no_split) {
   has_private_pools_ = true;
-  policy_.create_pool(id, no_split, use_on_oom, false);
+  policy_.create_pool(id, no_split, false, false);
 }
 
 void TraceFollower::follow(bool at_end) {

@@ -95,7 +95,7 @@ class TraceFollower : private Device, private EventSink {
   void adopt(const SegmentDescription& segment, const std::vector<BlockDescription>& blocks);
   // `address` is a live block whose end may lie up to 1 MiB further on.
   void set_slack_unknown(uint64_t address) { slack_unknown_.insert(address); }
-  void declare_pool(PoolId id, bool no_split, bool use_on_oom);
+  void declare_pool(PoolId id, bool no_split);
 
   void append(const RecordedEvent& event) { events_.push_back(event); }
   // Follows what has been appended, as far as groups are complete; at the end of the trace, to the last event.

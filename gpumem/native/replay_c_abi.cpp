@@ -114,16 +114,6 @@ gm_status gm_replay_add_device(gm_replay* replay, const gm_replay_device* device
   });
 }
 
-gm_status gm_replay_declare_pool(gm_replay* replay, uint32_t device, uint64_t first, uint64_t second, uint32_t no_split,
-                                 uint32_t use_on_oom) {
-  gpumem::TraceFollower* follower = follower_of(replay, device);
-  if (!follower || (first == 0 && second == 0)) return GM_BAD_ARGUMENT;
-  return guarded_on(replay, [&]() -> gm_status {
-    follower->declare_pool(gpumem::PoolId{first, second}, no_split, use_on_oom);
-    return GM_OK;
-  });
-}
-
 gm_status gm_replay_adopt(gm_replay* replay, uint32_t device, const gm_heap_segments* segments,
                           const gm_heap_blocks* blocks) {
   gpumem::TraceFollower* follower = follower_of(replay, device);
@@ -153,7 +143,7 @@ gm_status gm_replay_adopt_from_end(gm_replay* replay, uint32_t device, const gm_
     const gpumem::ReplayOptions& options = *replay->session.find_options(device);
     replay->session.reader().set_segment_pools(gpumem::find_segment_pools(end, own));
     for (const gpumem::PoolId& pool : gpumem::find_unsplit_pools(end, options.settings))
-      follower->declare_pool(pool, true, false);
+      follower->declare_pool(pool, true);
     if (!options.truncated) return GM_OK;
     gpumem::Heap start;
     if (!gpumem::find_start(end, own, options.settings, &start, &reason)) {

@@ -21,7 +21,7 @@ Policy::Attempt TraceFollower::plan(const RecordedEvent& recorded, const PoolId&
 PoolId TraceFollower::pool_of_request(const Group& group) {
   const RecordedEvent& request = events_[group.last];
   if (request.pool_known) {
-    if (!request.pool.is_default() && !policy_.has_pool(request.pool)) declare_pool(request.pool, false, false);
+    if (!request.pool.is_default() && !policy_.has_pool(request.pool)) declare_pool(request.pool, false);
     return request.pool;
   }
   for (size_t i = group.released_end; i < group.last; ++i)
@@ -39,7 +39,7 @@ PoolId TraceFollower::pool_of_request(const Group& group) {
 PoolId TraceFollower::pool_of_new_segment(const Group& group, const RecordedEvent& segment_event) {
   if (segment_event.pool_known) {
     if (!segment_event.pool.is_default() && !policy_.has_pool(segment_event.pool))
-      declare_pool(segment_event.pool, false, false);
+      declare_pool(segment_event.pool, false);
     if (!segment_event.pool.is_default()) result_.assumptions |= kPoolsInferred;
     return segment_event.pool;
   }
@@ -55,7 +55,7 @@ PoolId TraceFollower::pool_of_new_segment(const Group& group, const RecordedEven
   constexpr uint64_t kInventedMax = 256;
   if (invented_pools_ == kInventedMax) part(PolicyEvent(), "no pool explains this segment");
   PoolId invented{UINT64_MAX, ++invented_pools_};
-  declare_pool(invented, false, false);
+  declare_pool(invented, false);
   result_.assumptions |= kPoolsInvented;
   return invented;
 }

@@ -360,8 +360,7 @@ bool is_refused_all(gm_allocator* allocator) {
       gm_allocator_alloc(allocator, 1, 0, &address),    gm_allocator_get_statistics(allocator, &statistics),
       gm_allocator_get_device(allocator, &device),      gm_allocator_check(allocator, text, sizeof text),
       gm_allocator_take_heap(allocator, take, nullptr), gm_allocator_reset_peaks(allocator),
-      gm_allocator_reset_accumulated(allocator),        gm_allocator_set_limit(allocator, kMiB),
-      gm_allocator_hold_streams(allocator, 1),
+      gm_allocator_reset_accumulated(allocator),        gm_allocator_hold_streams(allocator, 1),
   };
   for (const gm_status status : statuses)
     if (status != GM_POLICY_DEVICE_FAILED) return false;

@@ -266,6 +266,12 @@ void test_replay() {
   std::vector<uint64_t> address(3, 0x10000000), bytes = {2 * kMiB, 512, 512};
   const gm_replay_events events = {3,           kinds.data(),   devices.data(), stream.data(),
                                    pool.data(), address.data(), bytes.data()};
+  // At the end a private pool holds a block that any other pool would have split.
+  uint64_t kept[] = {0x20000000}, kept_bytes[] = {2 * kMiB}, asked_bytes[] = {512}, first[] = {1}, second[] = {2};
+  uint64_t no_stream[] = {0};
+  uint8_t small[] = {1}, expandable[] = {0}, state[] = {GM_BLOCK_ALLOCATED};
+  const gm_heap_segments end_segments = {1, kept, kept_bytes, no_stream, first, second, small, expandable};
+  const gm_heap_blocks end_blocks = {1, kept, kept_bytes, asked_bytes, state};
   gm_replay_device device = {};
   device.settings = "";
   device.capacity_bytes = 64 * kMiB;
@@ -283,7 +289,7 @@ void test_replay() {
     HELD(gm_replay_add_streams(replay, streams, 2));
     HELD(gm_replay_add_pools(replay, zero, zero, 1));
     HELD(gm_replay_add_device(replay, &device, error, sizeof error));
-    HELD(gm_replay_declare_pool(replay, 0, 1, 2, 1, 0));
+    HELD(gm_replay_adopt_from_end(replay, 0, &end_segments, &end_blocks, &events, error, sizeof error));
     HELD(gm_replay_feed(replay, &events));
     HELD(gm_replay_finish(replay));
     HELD(gm_replay_take(replay, HELD(gm_replay_ready(replay)), block_bytes, split_bytes, flags));

@@ -61,8 +61,6 @@ GM_API gm_status gm_allocator_free(gm_allocator* allocator, uint64_t address);
 /* The block at `address` is used on `stream` too: once freed it waits for what that stream has to do by then. */
 GM_API gm_status gm_allocator_record_stream(gm_allocator* allocator, uint64_t address, uint64_t stream);
 GM_API gm_status gm_allocator_empty_cache(gm_allocator* allocator);
-/* GM_NO_LIMIT: none. */
-GM_API gm_status gm_allocator_set_limit(gm_allocator* allocator, uint64_t limit_bytes);
 /* The simulated device's streams: while held, recorded work is over only when waited for. */
 GM_API gm_status gm_allocator_hold_streams(gm_allocator* allocator, uint32_t held);
 

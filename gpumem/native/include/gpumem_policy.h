@@ -217,9 +217,6 @@ GM_API void gm_replay_destroy(gm_replay* replay);
 GM_API gm_status gm_replay_add_streams(gm_replay* replay, const uint64_t* handles, uint64_t count);
 GM_API gm_status gm_replay_add_pools(gm_replay* replay, const uint64_t* first, const uint64_t* second, uint64_t count);
 GM_API gm_status gm_replay_add_device(gm_replay* replay, const gm_replay_device* device, char* error, size_t capacity);
-/* Properties of a private pool that no event says. */
-GM_API gm_status gm_replay_declare_pool(gm_replay* replay, uint32_t device, uint64_t first, uint64_t second,
-                                        uint32_t no_split, uint32_t use_on_oom);
 /* The heap before the first event, where it is known exactly. */
 GM_API gm_status gm_replay_adopt(gm_replay* replay, uint32_t device, const gm_heap_segments* segments,
                                  const gm_heap_blocks* blocks);

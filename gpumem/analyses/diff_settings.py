@@ -29,7 +29,7 @@ def compare_settings(before: Trace, after: Trace, devices: Collection[DeviceOrdi
     """
     was, now = before.meta, after.meta
     facts: list[SettingDiff] = [
-        SettingDiff("allocator settings", was.settings or None, now.settings or None),
+        *_allocator_settings(was.settings, now.settings),
         SettingDiff("recorded from", was.source.value, now.source.value),
         *_known_on_both(SettingDiff("ended by", _ending(before), _ending(after))),
         *_known_on_both(SettingDiff("command line", _command_line(before), _command_line(after))),
@@ -37,6 +37,11 @@ def compare_settings(before: Trace, after: Trace, devices: Collection[DeviceOrdi
         *_device_settings(before, after, devices),
     ]
     return [fact for fact in facts if fact.before != fact.after]
+
+
+def _allocator_settings(was: str | None, now: str | None) -> Iterator[SettingDiff]:
+    if was is not None and now is not None:
+        yield SettingDiff("allocator settings", was or None, now or None)
 
 
 def _known_on_both(fact: SettingDiff) -> list[SettingDiff]:

@@ -58,7 +58,7 @@ def explain_oom_event(trace: Trace, event: EventIndex) -> OomVerdict:
             other_processes=_other_processes(reading),
             largest_gap_bytes=heap.largest_gap_bytes(request),
             other_streams_idle_bytes=heap.other_streams_idle_bytes(),
-            has_max_split="max_split_size_mb" in trace.meta.settings,
+            has_max_split="max_split_size_mb" in (trace.meta.settings or ""),
             has_expandable=is_expandable_on(trace.meta.settings) or any(segment.expandable for segment in segments),
         )
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from gpumem.abi.policy import NO_LIMIT, HeapColumns, ReplayResult
 from gpumem.analyses.replay_check import RunCheck, check_run
@@ -19,7 +20,7 @@ from gpumem.analyses.replay_what_if import RunFigures, WhatIfFigures, measure_wh
 from gpumem.errors import AllocatorNotRecorded, UsageError
 from gpumem.heap.scan import DeviceScan, scan_nothing, scan_trace, whole
 from gpumem.simulate.end_heap import end_heaps_of_filled
-from gpumem.simulate.recorded_device import are_pools_recorded, devices_of, facts_of
+from gpumem.simulate.recorded_device import are_pools_recorded, devices_of, facts_of, recorded_settings
 from gpumem.simulate.settings_line import fraction_in_line, set_in_line
 from gpumem.simulate.what_if import PretendedCard, serve_trace
 from gpumem.trace.model import DeviceFacts, Trace, TraceMeta
@@ -27,6 +28,14 @@ from gpumem.vocabulary import DeviceOrdinal, EventKind, TraceSource
 
 PLENTY_BYTES = 1 << 40
 """The pretended card's memory where the trace does not know its own."""
+
+
+class SettingsBasis(Enum):
+    """Where the settings of the recorded run were taken from."""
+
+    RECORDED = "recorded"
+    ASSUMED = "assumed"
+    """They are not in the recording: PyTorch's default ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,15 @@ class DeviceReplay:
     """The card's, or the pretended one's; None where not known."""
     limit: MemoryLimit
     what_if: WhatIfFigures | None
+    settings: str
+    """Those tried: the recorded ones, or the default ones in their place, with the changes asked for."""
+    recorded_settings: str | None
+    """None where they are not in the recording, and the default ones were assumed."""
+
+    @property
+    def settings_basis(self) -> SettingsBasis:
+        """Where the settings that the run was followed under come from."""
+        return SettingsBasis.ASSUMED if self.recorded_settings is None else SettingsBasis.RECORDED
 
     @property
     def served_count_recorded(self) -> int:
@@ -62,12 +80,11 @@ class DeviceReplay:
 
 @dataclass(frozen=True, slots=True)
 class ReplayFindings:
-    """A trace replayed; `settings` are the recorded ones with the changes asked for."""
+    """A trace replayed."""
 
     path: str
     meta: TraceMeta
     events: int
-    settings: str
     gpu_memory_bytes: int | None
     """Another card's, where one was asked for."""
     is_what_if: bool
@@ -103,13 +120,10 @@ def find_replay(
         _followed_device(trace, run, scans.get(device) or scan_nothing(trace, device, whole(trace)), end_heaps or {})
         for device in wanted
     ]
-    settings = set_in_line(trace.meta.settings, dict(wish.changes))
     is_what_if = bool(wish.changes) or wish.gpu_memory_bytes is not None or _is_other_limit(wish, run)
     if is_what_if:
-        made = _served_devices(trace, wish, settings, run, made, scans)
-    return ReplayFindings(
-        str(trace.path), trace.meta, trace.event_count, settings, wish.gpu_memory_bytes, is_what_if, made
-    )
+        made = _served_devices(trace, wish, run, made, scans)
+    return ReplayFindings(str(trace.path), trace.meta, trace.event_count, wish.gpu_memory_bytes, is_what_if, made)
 
 
 def _is_other_limit(wish: Wish, run: FollowedRun) -> bool:
@@ -126,6 +140,7 @@ def _followed_device(
     check = check_run(trace, run.replay, device, end_heap=end_heaps.get(device), pools_recorded=run.told.pools_recorded)
     result = run.replay.results.get(device)
     followed = _figures(result) if result is not None and check.exact else None
+    settings = recorded_settings(trace, device)
     allocated = facts.torch_allocated_bytes_peak
     if allocated is None and trace.knows_blocks(device):
         allocated = scan.held_peak.peak_bytes
@@ -138,6 +153,8 @@ def _followed_device(
         memory_bytes=facts.capacity_bytes,
         limit=run.limits[DeviceOrdinal(device)],
         what_if=None,
+        settings=settings or "",
+        recorded_settings=settings,
     )
 
 
@@ -154,16 +171,15 @@ def _figures(result: ReplayResult) -> RunFigures:
 def _served_devices(
     trace: Trace,
     wish: Wish,
-    settings: str,
     run: FollowedRun,
     followed: Sequence[DeviceReplay],
     scans: Mapping[DeviceOrdinal, DeviceScan],
 ) -> list[DeviceReplay]:
     """The devices with what their requests come to as wished."""
-    asked = [_pretend(device, wish, settings) for device in followed]
+    asked = [_pretend(device, wish) for device in followed]
     cards = {
         device.facts.device: PretendedCard(
-            settings,
+            device.settings,
             device.memory_bytes or PLENTY_BYTES,
             NO_LIMIT if device.limit.limit_bytes is None else device.limit.limit_bytes,
         )
@@ -178,21 +194,22 @@ def _served_devices(
         known = device.followed.allocated_bytes_peak if device.followed else None
         allocated = device.recorded.allocated_bytes_peak
         recorded = replace(device.recorded, allocated_bytes_peak=known if allocated is None else allocated)
-        figures = measure_what_if(trace, runs[ordinal], scan, recorded, _caveats(trace, device, settings))
+        figures = measure_what_if(trace, runs[ordinal], scan, recorded, _caveats(trace, device))
         made.append(replace(device, recorded=recorded, what_if=figures))
     return made
 
 
-def _caveats(trace: Trace, device: DeviceReplay, settings: str) -> Iterator[str]:
+def _caveats(trace: Trace, device: DeviceReplay) -> Iterator[str]:
     """What the figures of a what-if do not take into account."""
-    if "garbage_collection_threshold" in settings and device.limit.limit_bytes is None:
+    if "garbage_collection_threshold" in device.settings and device.limit.limit_bytes is None:
         yield "Without a memory limit PyTorch collects no garbage; say the run's limit with --memory-limit."
     if any(block.device == device.facts.device for block in trace.initial_blocks):
         yield "What was live when the history begins is placed anew, without the idle memory of that time."
 
 
-def _pretend(device: DeviceReplay, wish: Wish, settings: str) -> DeviceReplay:
-    """The device with the memory and the limit that are to be tried."""
+def _pretend(device: DeviceReplay, wish: Wish) -> DeviceReplay:
+    """The device with the settings, the memory and the limit that are to be tried."""
+    settings = set_in_line(device.settings, dict(wish.changes))
     memory_bytes = wish.gpu_memory_bytes or device.memory_bytes
     limit = device.limit
     fraction = fraction_in_line(settings)
@@ -212,4 +229,4 @@ def _pretend(device: DeviceReplay, wish: Wish, settings: str) -> DeviceReplay:
         limit = replace(limit, limit_bytes=limit.at_least_bytes)
     elif limit.source is LimitSource.TRACE:
         limit = MemoryLimit(None, LimitSource.NONE)
-    return replace(device, memory_bytes=memory_bytes, limit=limit)
+    return replace(device, settings=settings, memory_bytes=memory_bytes, limit=limit)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gpumem.abi.policy import HeapColumns, ReplayAssumption, ReplayResult, U64Column
 from gpumem.analyses.sites import SiteFinder
 from gpumem.simulate.end_heap import find_heap_difference
+from gpumem.simulate.recorded_device import recorded_settings
 from gpumem.simulate.replay import TraceReplay
 from gpumem.trace.model import Frame, Trace
 from gpumem.units import format_count
@@ -126,6 +127,8 @@ def _not_recorded(
 ) -> Iterator[str]:
     """What no event says and the replay had to be told by something else, as sentences."""
     assumed = result.assumptions
+    if recorded_settings(trace, device) is None:
+        yield "The allocator's settings are not in the recording: PyTorch's default ones were assumed."
     if assumed & ReplayAssumption.EMPTY_CACHE:
         count = len(empty_caches)
         yield (

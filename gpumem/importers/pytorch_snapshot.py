@@ -113,7 +113,7 @@ class _Conversion:
         self.notes += _describe_oddities(self.reader.oddities)
         if merged.started_us is None and merged.events.event_count:
             self.notes.append("Times were not recorded (PyTorch before 2.2): all are 0, devices follow one another.")
-        if not isinstance(self.document.get("allocator_settings"), dict) and merged.events.event_count:
+        if settings is None and merged.events.event_count:
             self.notes.append("The allocator's settings were not recorded: PyTorch's default ones are taken for them.")
         trace = self._trace(merged, segments, settings)
         return PytorchSnapshot(trace, segments, self.pools_recorded)
@@ -158,7 +158,7 @@ class _Conversion:
                 "it was not written by PyTorch."
             )
 
-    def _trace(self, merged: MergedEvents, segments: SnapshotSegments, settings: str) -> Trace:
+    def _trace(self, merged: MergedEvents, segments: SnapshotSegments, settings: str | None) -> Trace:
         frames, stacks = self.stacks.tables()
         present = set(merged.events.columns["device"].tolist()) | set(segments.device.tolist())
         started = merged.started_us
@@ -192,11 +192,14 @@ def _listed(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _settings_text(given: object) -> str:
-    """What PYTORCH_CUDA_ALLOC_CONF held last; settings changed during the run are not recorded."""
+def _settings_text(given: object) -> str | None:
+    """What PYTORCH_CUDA_ALLOC_CONF held last; None where the file does not say.
+
+    Settings changed during the run are not recorded.
+    """
     if not isinstance(given, dict):
-        return ""
-    return next((value for key in SETTINGS_TEXT_KEYS if isinstance(value := given.get(key), str)), "")
+        return None
+    return next((value for key in SETTINGS_TEXT_KEYS if isinstance(value := given.get(key), str)), None)
 
 
 def _note_host_memory(document: dict[str, object], notes: list[str]) -> None:

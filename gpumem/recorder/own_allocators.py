@@ -137,6 +137,11 @@ def is_any_on_gpu() -> bool:
         return _torch_settings is not None or any(kind is DeviceKind.CUDA for kind, _ in _alive)
 
 
+def torch_settings() -> str | None:
+    """The settings under which ours serves PyTorch; None where it does not."""
+    return _torch_settings
+
+
 def note_torch_served(settings: str) -> None:
     """PyTorch's requests come to ours from now on, where another library's allocator has its settings to that one."""
     global _torch_settings

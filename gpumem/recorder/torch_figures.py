@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gpumem.abi.allocator import torch_allocator
-from gpumem.recorder.own_allocators import DEVICES_MAX
+from gpumem.recorder.own_allocators import DEVICES_MAX, torch_settings
 from gpumem.recorder.torch_shapes import Nested, nest_segment, nest_statistics
 
 
@@ -92,6 +92,6 @@ def read_snapshot(*arguments: object, **keywords: object) -> Nested:
     return {
         "segments": segments,
         "device_traces": [[] for _ in range(device_count)],
-        "allocator_settings": {},
+        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": torch_settings() or ""},
         "external_annotations": [],
     }

@@ -16,14 +16,16 @@ def render_replay(findings: ReplayFindings) -> str:
     """gpumem.replay/1."""
     limits = {device.limit for device in findings.devices}
     memory = {device.memory_bytes for device in findings.devices}
+    settings: set[str | None] = {device.settings for device in findings.devices} or {findings.meta.settings}
+    recorded = {device.recorded_settings for device in findings.devices} or {findings.meta.settings}
     return document(
         {
             "schema": "gpumem.replay/1",
             "path": findings.path,
             "source": findings.meta.source.value,
             "events": findings.events,
-            "settings": findings.settings,
-            "recorded_settings": findings.meta.settings,
+            "settings": settings.pop() if len(settings) == 1 else None,
+            "recorded_settings": recorded.pop() if len(recorded) == 1 else None,
             "what_if": findings.is_what_if,
             "gpu_memory_bytes": memory.pop() if len(memory) == 1 else None,
             "memory_limit": _limit(limits.pop()) if len(limits) == 1 else None,
@@ -38,6 +40,9 @@ def _device(device: DeviceReplay) -> Json:
         "device": device.facts.device,
         "uuid": device.facts.uuid,
         "name": device.facts.name,
+        "settings": device.settings,
+        "recorded_settings": device.recorded_settings,
+        "settings_basis": device.settings_basis.value,
         "gpu_memory_bytes": device.memory_bytes,
         "memory_limit": _limit(device.limit),
         "exact": check.exact,

@@ -25,6 +25,11 @@ def facts_of(trace: Trace, device: int) -> DeviceFacts:
     return next((facts for facts in trace.meta.devices if facts.device == device), DeviceFacts(device))
 
 
+def recorded_settings(trace: Trace, device: int) -> str | None:
+    """The device's line of allocator settings, "" for the defaults; None where the recording does not say."""
+    return trace.meta.settings
+
+
 def recorded_limit(trace: Trace, device: int) -> int | None:
     """The memory limit that the trace gives: NO_LIMIT when there was none, None where it does not say.
 
@@ -42,15 +47,18 @@ def limit_of(meta: TraceMeta, facts: DeviceFacts) -> int | None:
         return facts.memory_limit_bytes
     is_asked = meta.source in (TraceSource.NATIVE, TraceSource.GPUMEM) and facts.capacity_bytes is not None
     unsure = ("per_process_memory_fraction", "garbage_collection_threshold")
-    return NO_LIMIT if is_asked and not any(name in meta.settings for name in unsure) else None
+    return NO_LIMIT if is_asked and not any(name in (meta.settings or "") for name in unsure) else None
 
 
 def device_options(trace: Trace, device: int, *, limit_bytes: int | None) -> DeviceOptions:
-    """The options of a replay under the recorded settings; `limit_bytes` None lets the trace bracket the limit."""
+    """The options of a replay under the recorded settings, else the default ones.
+
+    `limit_bytes` None lets the trace bracket the limit.
+    """
     begins_late = any(block.device == device for block in trace.initial_blocks)
     return DeviceOptions(
         device,
-        trace.meta.settings,
+        recorded_settings(trace, device) or "",
         limit_bytes,
         facts_of(trace, device).capacity_bytes,
         truncated=begins_late or (trace.meta.history_truncated and not trace.initial_blocks),

@@ -74,7 +74,7 @@ class JournalFacts:
                 "command_line": program.get("command_line") or [],
                 "rank": program.get("rank"),
                 "versions": self._versions(),
-                "settings": (own.get("settings") if settings is None else settings) or "",
+                "settings": own.get("settings") if settings is None else settings,
                 "stacks_off": self._value("stacks_off"),
                 "notes": list(self._notes()),
                 "source": TraceSource(self._value("source") or ("gpumem" if own else "none")),

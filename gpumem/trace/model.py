@@ -223,7 +223,8 @@ class TraceMeta:
     pid: int | None = None
     rank: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-    settings: str = ""
+    settings: str | None = ""
+    """The allocator's line of settings, empty for the defaults; None: not in the recording."""
     devices: Sequence[DeviceFacts] = ()
     run_id: str | None = None
     started_unix_ns: int | None = None

@@ -41,7 +41,7 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
     yield "Recorded by", _source(summary)
     yield "Events", f"{counted(summary.events, 'event')} in {format_duration(meta.duration_ns)}"
     yield "Ended by", "still running" if meta.running else foreign(meta.ended_by) or "not known"
-    yield "Allocator settings", foreign_line(meta.settings) or "none set"
+    yield "Allocator settings", _settings(meta.settings)
     for name, version in sorted(meta.versions.items()):
         yield f"Version of {foreign(name)}", foreign(version)
     for facts in meta.devices:
@@ -54,6 +54,10 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
         yield "Begins", "in mid-run: what was before is not recorded"
     if meta.produced_by:
         yield "Written by", foreign(meta.produced_by)
+
+
+def _settings(line: str | None) -> str:
+    return "not in the recording" if line is None else foreign_line(line) or "none set"
 
 
 def _block_sizes(summary: TraceSummary) -> str:

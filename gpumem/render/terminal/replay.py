@@ -32,7 +32,7 @@ _STACK_FRAMES_SHOWN = 6
 
 def render_replay(findings: ReplayFindings, page: Page, *, top: int = DEFAULT_TOP) -> Text:
     """The devices one below the other."""
-    facts = [counted(findings.events, "event"), f"recorded with {_settings(findings.meta.settings)}"]
+    facts = [counted(findings.events, "event"), _recorded_with(findings)]
     head = theme.head_lines(printable(findings.path), facts, page)
     lines: list[Text | str] = [Text(line, style=theme.QUIET) for line in head]
     if not findings.devices:
@@ -42,6 +42,12 @@ def render_replay(findings: ReplayFindings, page: Page, *, top: int = DEFAULT_TO
             lines.append("")
         lines.extend(_device_lines(findings, device, page, top))
     return theme.join_lines(lines)
+
+
+def _recorded_with(findings: ReplayFindings) -> str:
+    if findings.meta.settings is None:
+        return "settings not in the recording: PyTorch's defaults assumed"
+    return f"recorded with {_settings(findings.meta.settings)}"
 
 
 def _settings(line: str) -> str:
@@ -101,13 +107,13 @@ def _what_if_verdict(findings: ReplayFindings, device: DeviceReplay, found: What
 
 def _tried(findings: ReplayFindings, device: DeviceReplay) -> str:
     what = []
-    if findings.settings != findings.meta.settings:
-        what.append(_settings(findings.settings))
+    if device.settings != (device.recorded_settings or ""):
+        what.append(_settings(device.settings))
     if findings.gpu_memory_bytes is not None:
         what.append(f"{format_bytes(findings.gpu_memory_bytes)} of GPU memory")
     if device.limit.source is LimitSource.OPTION and device.limit.limit_bytes is not None:
         what.append(f"a limit of {format_bytes(device.limit.limit_bytes)}")
-    return " and ".join(what) or _settings(findings.settings)
+    return " and ".join(what) or _settings(device.settings)
 
 
 def _figure_table(findings: ReplayFindings, device: DeviceReplay, page: Page) -> Iterator[Text]:
@@ -119,7 +125,7 @@ def _figure_table(findings: ReplayFindings, device: DeviceReplay, page: Page) ->
         line.stylize(theme.QUIET)
         yield line
     requests = device.request_count
-    can_grow = any(is_expandable_on(line) for line in (findings.settings, findings.meta.settings))
+    can_grow = any(is_expandable_on(line) for line in (device.settings, device.recorded_settings))
     grown, shrunk = (", or grown", ", or shrunk") if can_grow else ("", "")
     for label, field, is_bytes in (
         ("reserved, at most", "reserved_bytes_peak", True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from gpumem.analyses.replay import ReplayFindings, Wish, find_replay
 from gpumem.analyses.replay_limit import LimitSource
 from gpumem.errors import AllocatorNotRecorded, UsageError
 from gpumem.importers.open_end import open_with_end
+from gpumem.render.json_replay import render_replay as render_json
 from gpumem.render.terminal.replay import render_replay
 from gpumem.render.terminal.theme import UNICODE, Page
 from gpumem.simulate.settings_line import parse_assignments, set_in_line
@@ -120,6 +122,33 @@ def test_settings_of_another_allocator_are_refused(spoilt: Callable[[Values], Pa
     assert check.exact is None
     assert check.refusal is not None
     assert "is not PyTorch's own allocator" in check.refusal
+
+
+def test_settings_that_the_file_lacks_are_assumed_and_never_shown_as_recorded(
+    spoilt: Callable[[Values], Path],
+) -> None:
+    values = recorded_values("decode")
+    said = "The allocator's settings are not in the recording: PyTorch's default ones were assumed."
+    recorded = replay(spoilt(values))
+    assert said not in recorded.devices[0].check.not_recorded
+    del values["allocator_settings"]
+    findings = replay(spoilt(values))
+    (device,) = findings.devices
+    assert (device.settings, device.recorded_settings, device.check.exact) == ("", None, True)
+    assert said in device.check.not_recorded
+    head = render_replay(findings, Page(160, UNICODE)).plain.splitlines()[0]
+    assert head.endswith(" · settings not in the recording: PyTorch's defaults assumed")
+    shown = [json.loads(render_json(one)) for one in (recorded, findings)]
+    assert [one["recorded_settings"] for one in shown] == ["", None]
+    assert [one["devices"][0]["settings_basis"] for one in shown] == ["recorded", "assumed"]
+
+
+def test_other_settings_are_tried_on_top_of_those_assumed(spoilt: Callable[[Values], Path]) -> None:
+    values = recorded_values("decode")
+    del values["allocator_settings"]
+    findings = replay(spoilt(values), Wish({"max_split_size_mb": "64"}))
+    assert (findings.devices[0].settings, findings.devices[0].recorded_settings) == ("max_split_size_mb:64", None)
+    assert "With max_split_size_mb:64, device 0 would serve" in render_replay(findings, Page(160, UNICODE)).plain
 
 
 def test_devices_are_followed_side_by_side(spoilt: Callable[[Values], Path]) -> None:

@@ -209,9 +209,12 @@ def test_segments_without_history_are_the_state_at_the_end(tmp_path: Path) -> No
 def test_settings_that_the_file_lacks_are_said_to_be_taken_as_the_default_ones(tmp_path: Path) -> None:
     values = recorded_values("gpt")
     said = "The allocator's settings were not recorded: PyTorch's default ones are taken for them."
-    assert said not in read_values(tmp_path, values).trace.meta.notes
-    del values["allocator_settings"]
-    assert said in read_values(tmp_path, values).trace.meta.notes
+    meta = read_values(tmp_path, values).trace.meta
+    assert (meta.settings, said in meta.notes) == ("", False)
+    for lacking in ({}, None):
+        values["allocator_settings"] = lacking
+        meta = read_values(tmp_path, values).trace.meta
+        assert (meta.settings, said in meta.notes) == (None, True)
 
 
 # ---- encodings ----

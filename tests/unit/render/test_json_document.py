@@ -12,6 +12,7 @@ import pytest
 from gpumem.analyses.diff_findings import Change, Held
 from gpumem.analyses.ledger_parts import Evidence
 from gpumem.analyses.oom_facts import Verdict
+from gpumem.analyses.replay import SettingsBasis
 from gpumem.analyses.replay_limit import LimitSource
 from gpumem.vocabulary import BlockState, TraceSource
 
@@ -24,7 +25,11 @@ MADE = {
 }
 """Keys put together from a name and its unit."""
 VALUES = {
-    *(one.value for kind in (Change, Held, Evidence, Verdict, LimitSource, BlockState, TraceSource) for one in kind),
+    *(
+        one.value
+        for kind in (Change, Held, Evidence, Verdict, LimitSource, SettingsBasis, BlockState, TraceSource)
+        for one in kind
+    ),
     *("ok", "missing", "broken", "allocated", "requested", "exit", "killed", "event", "null"),
 }
 

@@ -1,7 +1,8 @@
 """The compiled tracker hands events over as PyTorch's allocator names them.
 
 Aim: every field of every action, the silence before a snapshot, refusal, fork. Method: the tracker is compiled against
-the installed torch (a CPU one will do) and loaded beside pretended_allocator.cpp, in a process of its own.
+the installed torch (a CPU one will do; the CUDA allocator of another is left out) and loaded beside
+pretended_allocator.cpp, in a process of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,13 +52,22 @@ def event(action, device=0, address=4096, size=512, stream=0, pool=(0, 0)):
 """
 
 
+def link_without_cuda(torch_folder: Path, folder: Path) -> Path:
+    """A folder with torch's headers and libc10.so alone, as a CPU build has them."""
+    (folder / "lib").mkdir(parents=True)
+    (folder / "include").symlink_to(torch_folder / "include")
+    (folder / "lib" / "libc10.so").symlink_to(torch_folder / "lib" / "libc10.so")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Paths of libc10.so, of the pretended allocator and of the tracker."""
     torch = find_torch()
     assert torch is not None
-    plan = tracker_build.plan_tracker(torch)
     folder = tmp_path_factory.mktemp("libraries")
+    plan = tracker_build.plan_tracker(torch)
+    plan = replace(plan, torch=replace(torch, folder=link_without_cuda(torch.folder, folder / "torch")))
     tracker, pretended = folder / "tracker.so", folder / "pretended.so"
     tracker_build.compile_tracker(plan, tracker)
     source = Path(__file__).with_name("pretended_allocator.cpp")

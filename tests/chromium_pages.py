@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from waits import SECONDS_AT_MOST
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Playwright, Route
 
@@ -25,7 +27,6 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
-READY_MS = 60_000
 
 
 @dataclass
@@ -39,6 +40,15 @@ class OpenedPage:
     def run(self, script: str, argument: object = None) -> Any:
         """What a script in the page gives."""
         return self.tab.evaluate(script, argument)
+
+    def wait_until(self, script: str, argument: object = None) -> None:
+        """Waits until what a function in the page gives is true."""
+        self.tab.wait_for_function(script, arg=argument)
+
+    def settle_address(self) -> None:
+        """Waits until the address says what is shown; the page writes it a while after a change."""
+        self.settle()
+        self.wait_until("() => GM.state.address === location.hash")
 
     def figure(self, name: str) -> None:
         """Scrolls to a figure; all are drawn before, so that none moves another when it comes near."""
@@ -81,13 +91,14 @@ def open_page(
     """A page opened from disk, its address ending in `fragment`; requests for more than that file are refused."""
     scheme = "dark" if dark else "light"
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context.set_default_timeout(SECONDS_AT_MOST * 1000)
     opened = OpenedPage(context.new_page())
     context.route("**/*", _refusing(opened, path.as_uri()))
     opened.tab.on("console", lambda message: opened.complaints.append(f"{message.type}: {message.text}"))
     opened.tab.on("pageerror", lambda error: opened.complaints.append(str(error)))
     opened.tab.goto(f"{path.as_uri()}#{fragment}" if fragment else path.as_uri())
     if ready:
-        opened.tab.wait_for_selector("html[data-ready]", timeout=READY_MS)
+        opened.tab.wait_for_selector("html[data-ready]")
     try:
         yield opened
     finally:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from waits import wait_until
+
 DEVICE_COUNT = 4
 RECORD = np.dtype(
     [
@@ -69,9 +71,7 @@ def run_and_kill(program: Path, folder: Path, seed: int, *, seconds_most: float)
     journal, counts = folder / f"{seed}.gpumem.journal", folder / f"{seed}.counts"
     writer = subprocess.Popen([program, journal, counts, str(DEVICE_COUNT)])
     try:
-        deadline = time.monotonic() + 20
-        while read_counts(counts).sum() == 0 and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: read_counts(counts).sum(), "the first record")
         time.sleep(random.Random(seed).uniform(0, seconds_most))
     finally:
         writer.send_signal(signal.SIGKILL)

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+from waits import SECONDS_AT_MOST
+
 SOURCE = Path(__file__).parent / "native" / "pretended_driver.cpp"
 MIB = 1 << 20
 
@@ -53,5 +55,5 @@ def run_on_driver(folder: Path, program: str, *, cwd: Path | None = None) -> sub
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=SECONDS_AT_MOST,
     )

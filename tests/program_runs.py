@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gpumem.importers.open import open_trace
 from gpumem.trace.model import Trace
+from waits import SECONDS_AT_MOST
 
 TESTS = Path(__file__).parent
-SECONDS_AT_MOST = 120
 
 
 @dataclass(frozen=True, slots=True)

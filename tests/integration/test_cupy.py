@@ -14,6 +14,7 @@ import gpumem
 from gpumem.analyses.replay import Wish, find_replay
 from gpumem.vocabulary import EventKind, TraceSource
 from pretended_driver import build_driver
+from waits import SECONDS_AT_MOST
 
 pytestmark = pytest.mark.needs("compiler")
 
@@ -90,7 +91,7 @@ def variables(driver: Path, tmp_path: Path) -> dict[str, str]:
 
 def run(folder: Path, variables: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gpumem", "run", "-o", "t.gpumem", *words]
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=SECONDS_AT_MOST)
 
 
 @pytest.mark.parametrize("allocator", ["auto", "gpumem"])
@@ -170,5 +171,5 @@ def test_code_may_ask_for_it_by_itself(variables: dict[str, str], tmp_path: Path
             print(error)
     """
     command = [sys.executable, "-c", dedent(program)]
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=SECONDS_AT_MOST)
     assert (done.returncode, done.stdout) == (0, "20971520 asked, 31457280 held, limit 0\n"), done.stderr

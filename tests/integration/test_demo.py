@@ -14,6 +14,7 @@ import gpumem
 from gpumem.analyses.demo import REASONS
 from gpumem.vocabulary import TraceSource
 from pretended_driver import build_driver
+from waits import SECONDS_AT_MOST
 
 MIB = 1 << 20
 ALLOCATED_AND_RESERVED_MIB = {
@@ -36,7 +37,7 @@ ALLOCATED_AND_RESERVED_MIB = {
 def run_demo(folder: Path, *arguments: str, libraries: Path | None = None) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "LD_LIBRARY_PATH": str(libraries or folder)}
     command = [sys.executable, "-m", "gpumem", "demo", *arguments]
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=SECONDS_AT_MOST)
 
 
 def test_figures_are_those_of_pytorch_on_a_real_card(tmp_path: Path) -> None:

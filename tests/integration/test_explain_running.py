@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from program_runs import TESTS, environment, gpumem_command, run, write_program
+from waits import SECONDS_AT_MOST
 
 PYNVML = """
 import os
@@ -76,7 +77,7 @@ def test_running_recording_is_explained_by_its_pid(tmp_path: Path) -> None:
             text=True,
             check=False,
         )
-        program.communicate("\n", timeout=60)
+        program.communicate("\n", timeout=SECONDS_AT_MOST)
     assert (asked.returncode, asked.stderr) == (0, "")
     document = json.loads(asked.stdout)
     assert document["path"] == str(tmp_path / "out.gpumem.journal")

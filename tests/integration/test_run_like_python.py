@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from program_runs import Ended, environment, gpumem_command, only_trace, run, run_python, run_recorded, write_program
+from waits import SECONDS_AT_MOST
 
 PRINTS_ITSELF = """
 import sys
@@ -168,7 +169,7 @@ def signal_when_ready(folder: Path, recorded: bool, send: Callable[[subprocess.P
     assert process.stdout is not None
     first = process.stdout.readline()
     send(process)
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=SECONDS_AT_MOST)
     return Ended(process.returncode, first + stdout, stderr)
 
 

@@ -29,6 +29,9 @@ def start():
     gpu.start_cuda()
     recording.note_cuda_started({DeviceOrdinal(0): "GPU-00000000"})
     gpu.alloc(1)
+def wait_for_calls(count):
+    end = driver.pretend_calls() + count
+    while driver.pretend_calls() < end: time.sleep(0.001)
 list_processes()
 """
 
@@ -50,9 +53,9 @@ def test_readings_follow_the_program_at_the_interval_and_at_marks(tmp_path: Path
     ended = run_recorded(
         tmp_path,
         nvml_folder,
-        "start()\ntime.sleep(0.2)\n"
+        "start()\nwait_for_calls(200)\n"
         "list_processes(600 << 20)\ngpumem.mark('grown')\n"
-        "time.sleep(0.2)\nprint(recording.current().sampler.judgement_count)\n",
+        "wait_for_calls(200)\nprint(recording.current().sampler.judgement_count)\n",
         *("--nvml-interval", "0.002", "-o", "out.gpumem"),
     )
     assert ended.code == 0, ended
@@ -96,7 +99,7 @@ def test_program_ends_though_the_driver_hangs(tmp_path: Path, nvml_folder: Path)
     ended = run_recorded(
         tmp_path,
         nvml_folder,
-        "start()\ntime.sleep(0.2)\ndriver.pretend_hang(1)\nwhile not driver.pretend_hanging(): time.sleep(0.001)\n",
+        "start()\nwait_for_calls(40)\ndriver.pretend_hang(1)\nwhile not driver.pretend_hanging(): time.sleep(0.001)\n",
         *("--nvml-interval", "0.001", "-o", "out.gpumem"),
     )
     assert ended.code == 0, ended
@@ -107,7 +110,7 @@ def test_killed_program_keeps_the_readings_of_the_core(tmp_path: Path, nvml_fold
     ended = run_recorded(
         tmp_path,
         nvml_folder,
-        "start()\ntime.sleep(0.2)\nos.kill(os.getpid(), 9)\n",
+        "start()\nwait_for_calls(100)\nos.kill(os.getpid(), 9)\n",
         *("--nvml-interval", "0.002", "-o", "out.gpumem"),
     )
     assert ended.code == -signal.SIGKILL

@@ -19,6 +19,7 @@ from program_runs import (
     traces_in,
     write_program,
 )
+from waits import wait_until
 
 ALLOCATES = """
 import allocator_stand_in as gpu
@@ -242,12 +243,7 @@ def test_process_that_outlives_the_program_is_sealed_in_the_end(tmp_path: Path) 
     assert "Still recording: process " in ended.note
     [journal] = tmp_path.glob("*.journal")
     (tmp_path / "go").touch()
-    import time
-
-    for _ in range(3000):
-        if not journal.exists():
-            break
-        time.sleep(0.01)
+    wait_until(lambda: not journal.exists(), "the end of the journal")
     assert len(kinds(only_trace(tmp_path))) == 2
 
 

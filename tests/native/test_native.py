@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from waits import SECONDS_AT_MOST
+
 SANITIZERS = ["", "address,undefined", "thread"]
 PROGRAMS = [
     "test_journal",
@@ -37,5 +39,7 @@ CASES = [
 def test_native_program_passes(
     native_programs: Callable[[str], Path], tmp_path: Path, sanitize: str, program: str
 ) -> None:
-    done = subprocess.run([native_programs(sanitize) / program, tmp_path], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [native_programs(sanitize) / program, tmp_path], capture_output=True, text=True, timeout=2 * SECONDS_AT_MOST
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from waits import SECONDS_AT_MOST
+
 
 @pytest.mark.needs("cmake", "compiler")
 @pytest.mark.parametrize(
@@ -19,7 +21,7 @@ def test_equations_hold_after_every_operation_and_every_failure(
     native_programs: Callable[[str], Path], sanitize: str, operations: int
 ) -> None:
     program = native_programs(sanitize) / "policy_property"
-    done = subprocess.run([program, str(operations), "1"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([program, str(operations), "1"], capture_output=True, text=True, timeout=2 * SECONDS_AT_MOST)
     assert (done.returncode, done.stderr) == (0, "")
     # Nine settings with four seeds each.
     assert done.stdout.startswith(f"policy_property: {operations * 36} operations, every equation held")

@@ -25,6 +25,7 @@ from gpumem.simulate.replay import replay_trace
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import parse_moment
 from gpumem.vocabulary import BlockState, EventFlag, EventKind
+from waits import SECONDS_AT_MOST
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -321,7 +322,7 @@ asked = (
 for _ in range(20):
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(200)
         sentences = set()
         for ask in asked:
             try:
@@ -345,7 +346,11 @@ assert gpu.stats().allocated_bytes == 3 << 20
 
 def test_forked_child_is_told_that_an_allocator_is_its_parents_and_makes_one_of_its_own() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-W", "ignore", "-c", FORKED],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_AT_MOST,
+        check=False,
     )
     reason = "serving a process forked from the one that the allocator belongs to, which needs one of its own."
     assert (done.returncode, done.stderr) == (0, "")

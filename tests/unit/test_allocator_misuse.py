@@ -13,6 +13,7 @@ import pytest
 
 from gpumem.allocator import Allocator
 from gpumem.errors import OutOfMemoryError, TargetExists, UsageError
+from waits import SECONDS_AT_MOST
 
 BEYOND = 1 << 64
 
@@ -107,5 +108,5 @@ def test_out_of_memory_in_a_worker_reaches_the_parent_of_its_pool() -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         waiting = pool.map_async(_ask_for_too_much, [0])
         with pytest.raises(OutOfMemoryError, match=r"1\.00 GiB were asked for") as caught:
-            waiting.get(timeout=60)
+            waiting.get(timeout=SECONDS_AT_MOST)
     assert caught.value.requested_bytes == 1 << 30

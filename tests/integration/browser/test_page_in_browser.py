@@ -224,9 +224,8 @@ def test_the_wheel_scrolls_the_page_over_a_canvas_without_the_focus(training: Op
     whole, top = training.run("() => GM.state.bands.view"), training.run("() => window.scrollY")
     training.tab.mouse.move(x, y)
     training.tab.mouse.wheel(0, 200)
-    training.tab.wait_for_timeout(300)
+    training.wait_until("(top) => window.scrollY > top", top)
     assert training.run("() => GM.state.bands.view") == whole
-    assert training.run("() => window.scrollY") > top
 
 
 def test_pictures_are_told_in_tables_too(training: OpenedPage) -> None:
@@ -272,8 +271,7 @@ def test_a_printed_page_has_its_figures_on_white(browser: Browser, page_of: Page
 def test_a_narrow_window_is_not_scrolled_sideways(training: OpenedPage) -> None:
     training.run("() => GM.drawAll()")
     training.tab.set_viewport_size({"width": 400, "height": 900})
-    training.tab.wait_for_timeout(500)
-    assert training.run("() => document.documentElement.scrollWidth") <= 400
+    training.wait_until("() => document.documentElement.scrollWidth <= 400")
     training.tab.set_viewport_size({"width": 1280, "height": 900})
 
 
@@ -470,8 +468,7 @@ def test_hostile_names_are_text_and_run_nothing(browser: Browser, page_of: PageO
                 page.tab.mouse.move(*point(page, figure, share, share))
         page.tab.locator("#sites-table tbody tr").first.click()
         page.tab.set_viewport_size({"width": 400, "height": 900})
-        page.tab.wait_for_timeout(500)
-        assert page.run("() => document.documentElement.scrollWidth") <= 400
+        page.wait_until("() => document.documentElement.scrollWidth <= 400")
         page.tab.locator('[data-figure="bands"] summary').click()
         page.settle()
         assert page.run("() => window.pwned") is None

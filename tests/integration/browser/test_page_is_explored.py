@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.needs("chromium", "playwright")
 
 PageOf = Callable[[str], Path]
+BEGINS_BELOW_THE_HEADER = "(off) => Math.abs(document.getElementById('heap').getBoundingClientRect().top - 64) < off"
 PLACES = [["", 0], ["??", 0], ["Blas.cpp", 0], ["/w/a.py", 3]]
 
 
@@ -159,30 +160,29 @@ def test_the_address_shows_who_opens_it_the_same(browser: Browser, page_of: Page
         page.tab.locator('[data-figure="heap"] [data-moment]').last.click()
         page.tab.locator('#heap-colours [data-value="state"]').click()
         page.run("() => GM.select(4)")
-        page.tab.wait_for_timeout(700)
+        page.settle_address()
         address, shown = page.tab.url, explored(page)
     assert "#heap?" in address
     with open_page(browser, path, fragment=address.split("#")[1]) as page:
-        page.tab.wait_for_timeout(500)
-        top = page.run("() => document.getElementById('heap').getBoundingClientRect().top")
+        page.settle_address()
+        page.wait_until(BEGINS_BELOW_THE_HEADER, 5)
         assert explored(page) == shown
         assert page.tab.url == address
-        assert abs(top - 64) < 5
         assert page.complaints == []
 
 
 def test_an_address_that_is_pasted_into_an_open_page_is_followed(browser: Browser, page_of: PageOf) -> None:
     with open_page(browser, page_of("gpt2_train+resnet50_train")) as page:
         page.run("() => GM.select(1)")
-        page.tab.wait_for_timeout(700)
+        page.settle_address()
         page.run("() => { location.hash = '#sites?view=1&site=5&search=train&along=events'; }")
-        page.tab.wait_for_timeout(900)
+        page.wait_until("() => GM.state.view === 1 && GM.state.site === 5")
+        page.settle_address()
         state = explored(page)
         assert (state["view"], state["site"], state["sites"]["search"]) == (1, 5, "train")
         assert state["curves"]["axis"] == "events"
         page.tab.go_back()
-        page.tab.wait_for_timeout(900)
-        assert page.run("() => GM.state.site") == 1
+        page.wait_until("() => GM.state.site === 1")
         assert page.complaints == []
 
 
@@ -190,10 +190,9 @@ def test_another_view_begins_as_it_is_made(browser: Browser, page_of: PageOf) ->
     with open_page(browser, page_of("gpt2_train+resnet50_train")) as page:
         page.run("() => GM.drawAll()")
         page.tab.locator('[data-figure="heap"] [data-moment]').last.click()
-        page.tab.wait_for_timeout(700)
-        assert "moment=" in page.tab.url
+        page.wait_until("() => location.hash.includes('moment=')")
         page.tab.select_option("#view-switch", "1")
-        page.tab.wait_for_timeout(700)
+        page.settle_address()
         assert "moment=" not in page.tab.url
         assert "view=1" in page.tab.url
 
@@ -221,10 +220,9 @@ def test_a_link_to_a_section_keeps_what_is_shown(browser: Browser, page_of: Page
     with open_page(browser, page_of("gpt2_train")) as page:
         page.run("() => GM.select(2)")
         page.tab.locator("header nav a", has_text="Heap").click()
-        page.tab.wait_for_timeout(700)
-        assert page.tab.url.endswith("#heap?site=2")
+        page.wait_until(BEGINS_BELOW_THE_HEADER, 3)
+        page.wait_until("() => location.hash === '#heap?site=2'")
         assert page.run("() => GM.state.site") == 2
-        assert abs(page.run("() => document.getElementById('heap').getBoundingClientRect().top") - 64) < 3
 
 
 def shown_range(page: OpenedPage) -> tuple[float, float]:

@@ -22,6 +22,7 @@ from gpumem.recorder.torch_install import find_torch
 from gpumem.trace.oom_message import Figure
 from gpumem.vocabulary import EventKind, TraceSource
 from pretended_driver import build_driver, build_nvml
+from waits import SECONDS_AT_MOST
 
 pytestmark = pytest.mark.needs("compiler")
 HERE = Path(__file__).resolve().parent
@@ -94,7 +95,7 @@ def test_program_runs_on_our_allocator_and_its_figures_are_ours(driver: Path, tm
     (tmp_path / "train.py").write_text(PROGRAM)
     command = [sys.executable, "-m", "gpumem", "run", "--allocator", "gpumem", "-o", "t.gpumem", "train.py"]
     variables = environment(driver, tmp_path / "site")
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=SECONDS_AT_MOST)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["allocated"] == {
@@ -146,7 +147,7 @@ def test_another_library_shares_the_allocator_that_serves_pytorch(driver: Path, 
     (tmp_path / "work.py").write_text(f"SETTINGS = {settings!r}\n{SHARING.replace('ORDER', f'({order})')}")
     command = [sys.executable, "-m", "gpumem", "run", "--allocator", "gpumem", "-o", "t.gpumem", "work.py"]
     variables = environment(driver, tmp_path / "site")
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=SECONDS_AT_MOST)
     assert (done.returncode, json.loads(done.stdout)) == (0, [42 << 20, 2]), done.stderr
     trace = gpumem.open(tmp_path / "t.gpumem")
     assert (trace.meta.source, trace.meta.settings) == (TraceSource.GPUMEM, settings)
@@ -164,7 +165,7 @@ def test_a_memory_limit_holds_under_our_allocator(driver: Path, tmp_path: Path) 
     )
     command = [sys.executable, "-m", "gpumem", "run", "--allocator", "gpumem", "--memory-limit", "24GiB", "train.py"]
     variables = environment(driver, tmp_path / "site")
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=SECONDS_AT_MOST)
     assert (done.returncode, done.stdout.strip()) == (0, str(24 << 30)), done.stderr
 
 
@@ -185,7 +186,9 @@ def torch_oom(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_torch_oom(program: Path, variables: dict[str, str]) -> list[str]:
-    done = subprocess.run([program, abi.library_path()], env=variables, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [program, abi.library_path()], env=variables, capture_output=True, text=True, timeout=SECONDS_AT_MOST
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "served"

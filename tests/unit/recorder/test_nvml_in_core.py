@@ -21,6 +21,7 @@ from gpumem.trace.entries import JournalEntries
 from gpumem.trace.journal import Journal
 from gpumem.vocabulary import DeviceOrdinal
 from pretended_nvml import COMPUTE, GRAPHICS, HIDDEN, MIB, MPS, PretendedNvml, build_nvml_devices
+from waits import own_threads, wait_until
 
 pytestmark = pytest.mark.needs("compiler")
 
@@ -203,16 +204,17 @@ def test_thread_reads_at_the_interval_without_python_and_once_more_at_the_end(
     nvml.set_list(0, COMPUTE, [(OWN, MIB)])
     recorded = record(in_core=True, interval_ms=1)
     recorded.sampler.set_device_uuids({DeviceOrdinal(0): UUIDS[DeviceOrdinal(0)]})
-    threads = set(os.listdir("/proc/self/task"))
+    threads = own_threads()
     recorded.sampler.start()
-    while len(recorded.readings()) < 20:
-        time.sleep(0.001)
+    started = own_threads() - threads
+    wait_until(lambda: len(recorded.readings()) >= 20, "the twentieth reading")
     asked_ns = time.monotonic_ns()
     recorded.sampler.stop()
     readings = recorded.readings()
     assert readings[-1]["time_ns"] >= asked_ns
     assert recorded.sampler.judgement_count == 1
-    assert set(os.listdir("/proc/self/task")) == threads
+    assert len(started) == 1
+    assert not started & own_threads()
     recorded.sampler.read_now()
     assert recorded.readings() == readings
 
@@ -223,19 +225,18 @@ def test_end_does_not_wait_for_a_call_that_hangs_in_the_core(
     nvml.set_list(0, COMPUTE, [(OWN, MIB)])
     recorded = record(in_core=True, interval_ms=1)
     recorded.sampler.set_device_uuids({DeviceOrdinal(0): UUIDS[DeviceOrdinal(0)]})
-    threads = set(os.listdir("/proc/self/task"))
+    threads = own_threads()
     recorded.sampler.start()
-    while len(recorded.readings()) < 3:
-        time.sleep(0.001)
+    started = own_threads() - threads
+    assert len(started) == 1
+    wait_until(lambda: len(recorded.readings()) >= 3, "the third reading")
     nvml.hang(True)
-    while nvml.count_hanging() == 0:
-        time.sleep(0.001)
+    wait_until(nvml.count_hanging, "a call that hangs")
     recorded.sampler.stop()
     assert nvml.count_hanging() == 1
     count = len(recorded.readings())
     nvml.hang(False)
-    while set(os.listdir("/proc/self/task")) != threads:
-        time.sleep(0.001)
+    wait_until(lambda: not started & own_threads(), "the end of the sampler's thread")
     assert len(recorded.readings()) == count
 
 

@@ -15,6 +15,7 @@ from gpumem.nvml import NOT_STARTED, CallWatch, Nvml, Unavailable, open_nvml
 from gpumem.recorder.nvml_sampler import HANGING_CALL_NS, NvmlSampler
 from gpumem.vocabulary import DeviceOrdinal
 from nvml_stand_in import MIB, Figures, ListedProcess, StandInDevice, StandInNvml, split_device
+from waits import SECONDS_AT_MOST, own_threads, wait_until
 
 
 class Sink:
@@ -58,12 +59,7 @@ class Sink:
 
     def wait_for_readings(self, count: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.readings) >= count, timeout=10)
-
-
-def own_threads() -> set[str]:
-    """The kernel's numbers of this process's threads; one that was joined may still be on its way out."""
-    return set(os.listdir("/proc/self/task"))
+            assert self._changed.wait_for(lambda: len(self.readings) >= count, timeout=SECONDS_AT_MOST)
 
 
 def make_sampler(sink: Sink, *devices: StandInDevice, interval_ms: int = 3_600_000) -> NvmlSampler:
@@ -183,8 +179,7 @@ def test_stop_waits_for_a_thread_that_is_late() -> None:
     threads = own_threads()
     sampler = NvmlSampler(sink, interval_ms=3_600_000, open_library=open_library)
     sampler.start()
-    while sink.waits == 0:
-        time.sleep(0.001)
+    wait_until(lambda: sink.waits, "the sampler's first wait")
     started = own_threads() - threads
     # Later than a driver that hangs would be waited for.
     late = threading.Timer(2 * HANGING_CALL_NS / 1e9, gate.release)
@@ -213,14 +208,13 @@ def test_stop_does_not_wait_for_a_driver_that_hangs() -> None:
         sink, interval_ms=100, open_library=lambda watch: open_nvml(HangingNvml(StandInDevice()), watch=watch)
     )
     sampler.start()
-    assert entered.wait(10)
+    assert entered.wait(SECONDS_AT_MOST)
     started = own_threads() - threads
     assert len(started) == 1
     sampler.stop()
     assert gate.locked()
     gate.release()
-    while started & own_threads():
-        time.sleep(0.001)
+    wait_until(lambda: not started & own_threads(), "the end of the sampler's thread")
     assert sink.readings == []
 
 

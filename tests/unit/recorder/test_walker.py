@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpumem import abi
+from waits import SECONDS_AT_MOST
 
 FOLDER = Path(__file__).parent
 THIS = "this interpreter"
@@ -51,7 +52,7 @@ def program_of(interpreter: str) -> str:
 @functools.cache
 def scenario_rows(interpreter: str) -> dict[str, dict[str, object]]:
     program = [program_of(interpreter), str(FOLDER / "walker_scenarios.py"), str(abi.library_path())]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=SECONDS_AT_MOST)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, (rows[-1:], done.stderr)
     return {row["name"]: row for row in rows}
@@ -73,7 +74,9 @@ def test_walked_frames_equal_the_interpreters_own_in(interpreter: str, scenario:
 def test_recorded_stacks_read_back_as_the_tracebacks_of_their_moment(interpreter: str, tmp_path: Path) -> None:
     program = [program_of(interpreter), str(FOLDER / "walker_records.py")]
     journal = tmp_path / "run.gpumem.journal"
-    done = subprocess.run([*program, abi.library_path(), journal], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [*program, abi.library_path(), journal], capture_output=True, text=True, timeout=SECONDS_AT_MOST
+    )
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout)
     assert row["different"] == []
@@ -102,7 +105,9 @@ LOOKS_MIN = {
 
 def check_looks(program: str, folder: Path, looks_min: dict[str, int], *more: Path) -> None:
     command = [program, "-W", "ignore::DeprecationWarning", FOLDER / "walker_interned.py"]
-    done = subprocess.run([*command, abi.library_path(), folder, *more], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [*command, abi.library_path(), folder, *more], capture_output=True, text=True, timeout=2 * SECONDS_AT_MOST
+    )
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert (done.returncode, done.stderr) == (0, ""), rows[-1:]
     assert [row["name"] for row in rows] == list(looks_min)
@@ -124,7 +129,7 @@ def threads_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = tmp_path_factory.mktemp("threads") / "walker_threads.so"
     compiler = next(found for name in ("c++", "g++", "clang++") if (found := shutil.which(name)))
     command = [compiler, "-x", "c++", "-shared", "-fPIC", FOLDER / "walker_threads.cpp", "-o", library]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=SECONDS_AT_MOST)
     return library
 
 
@@ -144,7 +149,9 @@ def test_stacks_of_threads_that_c_made_are_the_interpreters_own(
 def run_python(text: str, **environment: str) -> str:
     """What `text` prints in a fresh interpreter that may import gpumem; its end must be clean."""
     variables = {**os.environ, **environment}
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=variables)
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=SECONDS_AT_MOST, env=variables
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
@@ -232,7 +239,7 @@ def keep_walking():
 
 for _ in range(4):
     threading.Thread(target=keep_walking, daemon=True).start()
-print(began.wait(10))
+print(began.wait(200))
 """
     assert run_python(text) == "True\n"
 

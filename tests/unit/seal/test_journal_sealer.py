@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,7 @@ from gpumem.trace.model import Trace
 from gpumem.trace.zip_parts import Member, ZipWriter
 from gpumem.vocabulary import EventKind
 from journal_maker import JournalMaker, pair_records
-
-SECONDS_AT_MOST = 60
-"""When a wait is given up: only something that hangs takes so long."""
+from waits import wait_until
 
 
 def numbers_of(trace: Trace) -> list[int]:
@@ -266,12 +263,13 @@ def test_device_that_is_quiet_after_a_deferred_free_keeps_no_window_unsealed(tmp
         for number in range(window_records):
             for kind in (EventKind.ALLOC, EventKind.FREE):
                 abi.record_event(kind, device=0, address=512, requested_bytes=number % 512 + 1, block_bytes=512)
-        deadline = time.monotonic() + SECONDS_AT_MOST
-        sealed_count = 0
-        while sealed_count < 2:
-            assert time.monotonic() < deadline, f"{sealed_count} windows are sealed"
-            sealed_count += sealer.seal_full_windows()
-            time.sleep(0.005)
+        sealed_counts: list[int] = []
+
+        def seal_two() -> bool:
+            sealed_counts.append(sealer.seal_full_windows())
+            return sum(sealed_counts) >= 2
+
+        wait_until(seal_two, "the second sealed window")
         abi.record_event(EventKind.FREE_COMPLETED, device=1, address=512, requested_bytes=512, block_bytes=512)
     finally:
         abi.stop_recording("exit")

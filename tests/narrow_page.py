@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -14,10 +15,15 @@ NARROWEST = Page(MIN_WIDTH, UNICODE)
 _UNIT = re.compile(r"\s*(?:[KMGT]iB|B|s|ms|us|ns|min|%)(?!\w)")
 
 
-def check_narrow(text: Text, page: Page = NARROW) -> None:
-    """Checks a report made for a narrow page; a command to paste may be longer, and a bar is no figure."""
+_COMMANDS = ("$ ", "gpumem ", "export ", "ps -o", "gpumem.Allocator(", "pip install ")
+
+
+def check_narrow(text: Text, page: Page = NARROW, *, written: Sequence[str] = ()) -> None:
+    """Checks a report made for a narrow page. What is there to be pasted may be wider, on a line of its own: a command,
+    or the path of a file whose name is in `written`. A bar is no figure.
+    """
     lines = text.plain.splitlines()
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        is_command = line.lstrip().startswith(("$ ", "gpumem ", "export ", "ps -o", "gpumem.Allocator("))
-        assert cell_len(line) <= page.width or is_command, line
+        is_pasted = line.lstrip().startswith(_COMMANDS) or line.endswith(tuple(f"/{name}" for name in written))
+        assert cell_len(line) <= page.width or is_pasted, line
         assert not (line[-1:].isdigit() and _UNIT.match(following)), (line, following)

@@ -41,7 +41,7 @@ def demo(output: str | None, force: bool, page: str | None, as_json: bool) -> No
     """
     from gpumem.analyses.demo import find_demo
     from gpumem.simulate.opening import open_trace
-    from gpumem_cli.output import print_json, print_note, print_page
+    from gpumem_cli.output import print_json, print_page, say_written
     from gpumem_cli.report import find_target, write_report
 
     path = _find_path(output, force=force)
@@ -68,7 +68,7 @@ def demo(output: str | None, force: bool, page: str | None, as_json: bool) -> No
     has_page = target is not None
     print_page(lambda width: render_demo(found, summary, snapshot, width, shown_at=SHOWN_AT, has_page=has_page))
     if target is not None:
-        print_note(f"gpumem: wrote {target}; it opens in any browser")
+        say_written(target, "; it opens in any browser")
 
 
 def record_steps(path: Path, *, force: bool) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from gpumem_cli.options import check_path
-from gpumem_cli.output import print_note
+from gpumem_cli.output import say_written
 
 
 @click.command("import")
@@ -35,7 +35,5 @@ def import_(source: str, output: str | None, force: bool, quiet: bool) -> None:
     made = import_trace(Path(source), None if output is None else Path(output), force=force)
     if not quiet:
         ended = ", its program still runs" if made.is_partial else ending(made.ended_by)
-        print_note(
-            f"gpumem: wrote {made.path}: {counted(made.event_count, 'event')}{ended}",
-            f"gpumem: next: gpumem summary {shlex.quote(str(made.path))}",
-        )
+        said = f": {counted(made.event_count, 'event')}{ended}"
+        say_written(made.path, said, ("next:", f"gpumem summary {shlex.quote(str(made.path))}"))

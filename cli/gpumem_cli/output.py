@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from gpumem.render.terminal.theme import Page
 
+NOTE_LEAD = "gpumem: "
 EXIT_PIPE_CLOSED = 141
 """128 + SIGPIPE: what a shell sees of a program whose reader went away."""
 
@@ -48,6 +51,29 @@ def print_note(*lines: str) -> None:
         sys.stderr.flush()
     except OSError:
         drop_rest(sys.stderr)
+
+
+def print_report(write: Callable[[Page], Sequence[str]]) -> None:
+    """Says on stderr what `write` makes of the room beside `gpumem: ` there; no line is broken where stderr is no
+    terminal.
+    """
+    from gpumem.render.terminal.theme import MAX_WIDTH, make_console, page_of
+
+    page = page_of(make_console(sys.stderr, width_otherwise=MAX_WIDTH))
+    lines = write(replace(page, width=page.width - len(NOTE_LEAD)))
+    print_note(*(f"{NOTE_LEAD}{line}" for line in lines))
+
+
+def say_written(path: Path, said: str, *more: tuple[str, str]) -> None:
+    """Says that a file was written and something of it; then each of `more`, what to paste behind the words for it."""
+    from gpumem.render.terminal.theme import led_by_path, pasted
+    from gpumem.render.text import printable
+
+    def write(page: Page) -> list[str]:
+        lines = led_by_path(printable(str(path)), said, page, lead="wrote ")
+        return lines + [line for lead, what in more for line in pasted(lead, what, page)]
+
+    print_report(write)
 
 
 def print_page(render: Callable[[Page], Text]) -> None:

@@ -18,7 +18,7 @@ import click
 from gpumem.errors import OutputUnwritable, TargetExists, UsageError
 from gpumem.trace.targets import check_replaceable, check_writable
 from gpumem_cli import options
-from gpumem_cli.output import print_note
+from gpumem_cli.output import say_written
 
 if TYPE_CHECKING:
     from gpumem.analyses.page import Progress
@@ -59,7 +59,7 @@ def report(traces: tuple[str, ...], output: str | None, force: bool, quiet: bool
         devices = [options.chosen_devices(trace, device) for trace in opened]
         page_bytes = write_report(opened, target, force=force, devices=devices, progress=progress)
     if not quiet:
-        print_note(f"gpumem: wrote {target} ({format_bytes(page_bytes)}); it opens in any browser")
+        say_written(target, f" ({format_bytes(page_bytes)}); it opens in any browser")
 
 
 def write_report(

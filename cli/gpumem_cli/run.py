@@ -15,11 +15,13 @@ import click
 from gpumem.units import parse_capacity
 from gpumem.vocabulary import AllocatorChoice
 from gpumem_cli.options import check_path, seconds
-from gpumem_cli.output import print_note
+from gpumem_cli.output import print_report
 
 if TYPE_CHECKING:
+    from gpumem.recorder.output import Output
     from gpumem.recorder.supervisor import RunOutcome
     from gpumem.recorder.target import Target
+    from gpumem.render.terminal.theme import Page
 
 _LONG_WITH_VALUE = ("--output", "--nvml-interval", "--memory-limit", "--allocator")
 _SHORT_WITH_VALUE = "omc"
@@ -137,9 +139,7 @@ def run(
     choice = AllocatorChoice(allocator)
     outcome = run_program(RunRequest(target, place, not no_stacks, interval_ms, limit_bytes, choice))
     if not quiet:
-        if place.is_apart:
-            _say([f"{place.folder} cannot map files, so the journals stood in {place.journal_folder}."])
-        _say_what_came_of_it(outcome)
+        print_report(lambda page: [*_where_journals_stood(place, page), *_what_came_of_it(outcome, page)])
     leave_as(outcome.wait_status)
 
 
@@ -155,39 +155,45 @@ def _find_target(module: str | None, code: str | None, words: tuple[str, ...]) -
     return find_script(words[0], words[1:])
 
 
-def _say_what_came_of_it(outcome: RunOutcome) -> None:
-    """Writes the end of the run to stderr: figures and paths, or why there are none."""
+def _where_journals_stood(place: Output, page: Page) -> list[str]:
+    from gpumem.render.terminal.theme import led_by_path
+
+    said = f" cannot map files, so the journals stood in {place.journal_folder}."
+    return led_by_path(str(place.folder), said, page) if place.is_apart else []
+
+
+def _what_came_of_it(outcome: RunOutcome, page: Page) -> list[str]:
+    """The end of the run: figures and paths, or why there are none."""
+    from gpumem.render.terminal.theme import led_by_path, wrap
     from gpumem.units import format_duration
 
     lines: list[str] = []
     if outcome.traces:
-        lines.extend(_describe_traces([trace.path for trace in outcome.traces]))
+        lines.extend(_describe_traces([trace.path for trace in outcome.traces], page))
     if outcome.nothing_recorded is not None:
         ran = format_duration(outcome.duration_ns)
-        lines.append(f"Nothing was recorded of the program's {ran}. {outcome.nothing_recorded}")
-    lines.extend(f"{failed.journal} could not be sealed: {failed.error}" for failed in outcome.failed)
+        lines.extend(wrap(f"Nothing was recorded of the program's {ran}. {outcome.nothing_recorded}", page))
+    for failed in outcome.failed:
+        lines.extend(led_by_path(str(failed.journal), f" could not be sealed: {failed.error}", page))
     for journal in outcome.unfinished:
         why = outcome.sealer_complaint or "killed"
-        lines.append(f"{journal} stays as it is, since its sealer died twice ({why}); finish it with:")
+        said = f" stays as it is, since its sealer died twice ({why}); finish it with:"
+        lines.extend(led_by_path(str(journal), said, page))
         lines.append(f"gpumem import {shlex.quote(str(journal))} -o {shlex.quote(str(journal.with_suffix('')))}")
     if outcome.recording_pids:
         pids = ", ".join(str(pid) for pid in outcome.recording_pids)
-        lines.append(f"Still recording: process {pids}; each trace is completed when its process ends.")
-    _say(lines)
+        lines.extend(wrap(f"Still recording: process {pids}; each trace is completed when its process ends.", page))
+    return lines
 
 
-def _say(lines: Sequence[str]) -> None:
-    print_note(*(f"gpumem: {line}" for line in lines))
-
-
-def _describe_traces(paths: Sequence[Path]) -> list[str]:
+def _describe_traces(paths: Sequence[Path], page: Page) -> list[str]:
     from gpumem.analyses.summary import summarise_trace
     from gpumem.importers.open import open_trace
     from gpumem.render.terminal.run_end import render_run_end
 
     shown = [path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path for path in paths]
     summaries = [summarise_trace(open_trace(path)) for path in shown]
-    return render_run_end(summaries, _folder_of_all(shown)).splitlines()
+    return render_run_end(summaries, page, _folder_of_all(shown))
 
 
 def _folder_of_all(paths: Sequence[Path]) -> str | None:

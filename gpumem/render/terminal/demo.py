@@ -16,7 +16,7 @@ from gpumem.analyses.summary import TraceSummary
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.snapshot import render_snapshot
 from gpumem.render.terminal.summary import render_summaries
-from gpumem.render.terminal.theme import Page, fit_left, fit_right
+from gpumem.render.terminal.theme import Page, fit_right
 from gpumem.render.text import printable
 from gpumem.units import MIB, format_bytes, format_count
 
@@ -42,16 +42,14 @@ def render_demo(
         text.append("\n").append(f"$ {command}\n", style=theme.COMMAND).append_text(part)
     if has_page:
         return text
-    for line in ("", *theme.wrap(_ON_ONE_PAGE, page.width)):
+    for line in ("", *theme.wrap(_ON_ONE_PAGE, page)):
         text.append(f"{line}\n")
     return text.append(f"$ gpumem report {trace}\n", style=theme.COMMAND)
 
 
 def render_steps(demo: Demo, page: Page) -> Text:
     """What runs where, the table of the steps, and what NVML counts beside it."""
-    return theme.join_lines(
-        [*theme.wrap(_introduction(demo), page.width), "", *_table(demo, page), *_ending(demo, page)]
-    )
+    return theme.join_lines([*theme.wrap(_introduction(demo), page), "", *_table(demo, page), *_ending(demo, page)])
 
 
 def _introduction(demo: Demo) -> str:
@@ -65,13 +63,15 @@ def _introduction(demo: Demo) -> str:
 
 def _table(demo: Demo, page: Page) -> Iterator[Text | str]:
     name_width = max(len("MiB after step"), *(len(step.name) for step in demo.steps)) + _GAP
-    head = fit_left("MiB after step", name_width)
-    yield Text(head + "".join(fit_right(title, width + _GAP) for title, width in _COLUMNS), style=theme.TITLE)
+    titles = Text("".join(fit_right(title, width + _GAP) for title, width in _COLUMNS))
+    for line in theme.labelled("MiB after step", name_width, titles, page):
+        line.stylize(theme.TITLE)
+        yield line
     for step in demo.steps:
-        yield fit_left(printable(step.name), name_width) + "".join(
-            fit_right(cell, width + _GAP) for cell, (_, width) in zip(_cells(step), _COLUMNS, strict=True)
-        )
-        yield from (Text(f"    {line}", style=theme.QUIET) for line in theme.wrap(step.reason, page.width - 4))
+        cells = zip(_cells(step), _COLUMNS, strict=True)
+        figures = Text("".join(fit_right(cell, width + _GAP) for cell, (_, width) in cells))
+        yield from theme.labelled(printable(step.name), name_width, figures, page)
+        yield from (Text(line, style=theme.QUIET) for line in theme.wrap_behind(" " * 4, step.reason, page))
 
 
 def _cells(step: DemoStep) -> tuple[str, str, str]:
@@ -83,9 +83,9 @@ def _cells(step: DemoStep) -> tuple[str, str, str]:
 def _ending(demo: Demo, page: Page) -> list[str]:
     if demo.context_bytes is None:
         why = "there is no GPU to be asked" if demo.why_simulated is not None else "NVML did not list this process"
-        return theme.wrap(f"NVML process: not known, since {why}.", page.width)
+        return theme.wrap(f"NVML process: not known, since {why}.", page)
     return theme.wrap(
         f"NVML counts what is reserved and {format_bytes(demo.context_bytes)} more: the process's CUDA context, which "
         "no allocator knows.",
-        page.width,
+        page,
     )

@@ -34,8 +34,6 @@ _LABEL_WIDTH = 20
 _BYTES_WIDTH = 13
 _CHANGE_WIDTH = 12
 _WORD_WIDTH = 9
-_PLACE_WIDTH_LEAST = 24
-"""Where there is less room beside the change, its place stands below it."""
 _SETTING_WIDTH = 24
 
 
@@ -49,7 +47,7 @@ def render_diff(
 ) -> Text:
     """The comparison, by site or by stack, with the check of a limit on growth where there was one."""
     lines: list[Text | str] = []
-    for line in theme.wrap(headline_sentence(diff, page.glyphs.arrow), page.width):
+    for line in theme.wrap(headline_sentence(diff, page.glyphs.arrow), page):
         lines.append(Text(theme.shorten(line, page.width, page.glyphs.ellipsis), style=theme.TITLE))
     lines.append("")
     lines.extend(_sides(diff, page))
@@ -69,10 +67,10 @@ def growth_lines(growth: GrowthCheck, diff: TraceDiff, page: Page, *, whose: str
     if not exceeding:
         *names, last = dict.fromkeys(figure_name(one.figure, one.basis) for one in growth.growths) or ["nothing"]
         checked = f"{', '.join(names)} and {last}" if names else last
-        for line in theme.wrap(f"Passed: {whose}{checked} grew by no more than {limit}.", page.width):
+        for line in theme.wrap(f"Passed: {whose}{checked} grew by no more than {limit}.", page):
             yield Text(line)
     for one in exceeding:
-        for line in theme.wrap(_exceeding_text(one, limit, diff, whose), page.width):
+        for line in theme.wrap(_exceeding_text(one, limit, diff, whose), page):
             yield Text(line, style=theme.ERROR)
 
 
@@ -85,7 +83,7 @@ def _sides(diff: TraceDiff, page: Page) -> Iterator[Text]:
             name, "" if diff.is_one_trace else side.path, side_text(side, has_devices=len(diff.devices) > 1), page
         )
     for note in _notes(diff):
-        for line in theme.wrap(note, page.width, indent="  "):
+        for line in theme.wrap(note, page, indent="  "):
             yield Text(theme.shorten(line, page.width, page.glyphs.ellipsis), style=theme.WARNING)
 
 
@@ -93,7 +91,7 @@ def _side_lines(name: str, path: str, moment: str, page: Page) -> Iterator[Text]
     room = max(20, page.width - 8 - len(moment) - 2)
     shown = theme.shorten_path(printable(path), room, page.glyphs.ellipsis)
     text = ", ".join(part for part in (shown, moment) if part)
-    for line in theme.wrap(f"{fit_left(name, 6)}  {text}", page.width, indent=" " * 8):
+    for line in theme.wrap(f"{fit_left(name, 6)}  {text}", page, indent=" " * 8):
         yield Text(theme.shorten(line, page.width, page.glyphs.ellipsis), style=theme.QUIET)
 
 
@@ -192,7 +190,7 @@ def _group_lines(device: DeviceDiff, page: Page, top: int, *, by_stack: bool) ->
         return
     held = format_bytes(sum(group.after_bytes for group in same))
     unchanged = f"; {_hold(len(same))} the same {held}" if same else ""
-    said = theme.wrap(f"{counted(len(changed), noun)} changed{unchanged}", page.width - _CHANGE_WIDTH - 2)
+    said = theme.wrap(f"{counted(len(changed), noun)} changed{unchanged}", page, room=page.width - _CHANGE_WIDTH - 2)
     for number, line in enumerate(said):
         yield Text(fit_right("" if number else "change", _CHANGE_WIDTH) + f"  {line}", style=theme.QUIET)
     for group in changed[:top]:
@@ -211,12 +209,12 @@ def _group_rows(group: GroupDiff, page: Page, *, by_stack: bool) -> Iterator[Tex
     room = page.width - indent - _WORD_WIDTH - 2
     row = Text(fit_right(format_bytes_delta(group.delta_bytes), _CHANGE_WIDTH), style=theme.FIGURE)
     word = "same" if group.change is Change.RECOUNTED else group.change.value
-    if room >= _PLACE_WIDTH_LEAST:
+    if room >= theme.PLACE_WIDTH_LEAST:
         yield row.append(f"  {fit_left(word, _WORD_WIDTH)}{_place(group, room, page)}", style="not bold")
     else:
         yield row.append(f"  {word}", style="not bold")
         yield Text(f"  {_place(group, page.width - 2, page)}")
-    for line in theme.wrap(_amounts(group, page), page.width - indent):
+    for line in theme.wrap(_amounts(group, page), page, room=page.width - indent):
         yield Text(" " * indent + theme.shorten(line, page.width - indent, page.glyphs.ellipsis), style=theme.QUIET)
     if by_stack:
         yield from _stack_rows(group, page, " " * (indent + 2))
@@ -280,7 +278,7 @@ def _setting_lines(settings: Sequence[SettingDiff], page: Page) -> Iterator[Text
         name = theme.shorten(printable(setting.name), _SETTING_WIDTH - 2, page.glyphs.ellipsis)
         together = f"{was} {page.glyphs.arrow} {now}"
         parts = [together] if len(together) <= width else [was, f"{page.glyphs.arrow} {now}"]
-        lines = [line for part in parts for line in theme.wrap(part, width)]
+        lines = [line for part in parts for line in theme.wrap(part, page, room=width)]
         for number, line in enumerate(lines):
             label = fit_left("" if number else name, _SETTING_WIDTH)
             yield Text(label + theme.shorten(line, width, page.glyphs.ellipsis))

@@ -6,6 +6,7 @@ Owns: the lines of the ranks. Must not know: how changes are found, what a compa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from rich.text import Text
 
@@ -22,11 +23,12 @@ from gpumem.vocabulary import Basis
 
 _DEVICE_WIDTH = 8
 _BYTES_WIDTH = 13
+_WIDTH_WITH_BEFORE = 64
 
 
 def render_rank_diffs(found: RankDiffs, page: Page, *, top: int = DEFAULT_TOP, by_stack: bool = False) -> Text:
     """The ranks, the one that changed the most as render_diff shows it, and the checks of a limit on growth."""
-    lines: list[Text | str] = [Text(line, style=theme.TITLE) for line in theme.wrap(_title(found), page.width)]
+    lines: list[Text | str] = [Text(line, style=theme.TITLE) for line in theme.wrap(_title(found), page)]
     lines += ["", *_rank_table(found.ranks, page), *_lone_lines(found, page), ""]
     whole = render_diff(found.greatest.diff, page, top=top, by_stack=by_stack)
     lines += whole.split("\n")[: -1 if whole.plain.endswith("\n") else None]
@@ -56,14 +58,20 @@ def _rank_table(ranks: Sequence[RankDiff], page: Page) -> Iterator[Text]:
     held = "held" if len(bases) > 1 else "allocated" if bases == {Basis.ALLOCATED} else "requested"
     has_ranks = any(one.rank is not None for one in ranks)
     head = theme.rank_cell("rank", is_shown=has_ranks) + fit_right("device", _DEVICE_WIDTH)
-    head += "".join(fit_right(name, _BYTES_WIDTH) for name in ("before", "after", "change")) + "  "
-    yield Text(head + theme.fitting(page.width - len(head), *_most_heads(ranks, held)), style=theme.QUIET)
+    head += "".join(fit_right(name, _BYTES_WIDTH) for name in ("before", "after", "change")[_first_figure(page) :])
+    most = theme.fitting(page.width - len(head) - 2, *_most_heads(ranks, held), "")
+    yield Text(f"{head}  {most}".rstrip(), style=theme.QUIET)
     for one in ranks:
         rank = theme.rank_cell(one.rank, is_shown=has_ranks)
         for device in one.diff.devices:
-            yield _row(one, rank, device, page)
+            yield from _row(one, rank, device, page)
         if not one.diff.devices:
-            yield _line(one, rank, "-", ("-", "-", "-"), "no device was used", page)
+            yield from _line(one, rank, "-", ("-", "-", "-"), "no device was used", page)
+
+
+def _first_figure(page: Page) -> int:
+    """The first of the figures that are shown: a narrow page leaves out the one before, which follows from the rest."""
+    return 0 if page.width >= _WIDTH_WITH_BEFORE else 1
 
 
 def _most_heads(ranks: Sequence[RankDiff], held: str) -> tuple[str, str]:
@@ -72,7 +80,7 @@ def _most_heads(ranks: Sequence[RankDiff], held: str) -> tuple[str, str]:
     return f"{what} ({held} bytes)" if what == "trace" else f"{what} ({held})", what
 
 
-def _row(one: RankDiff, rank: str, device: DeviceDiff, page: Page) -> Text:
+def _row(one: RankDiff, rank: str, device: DeviceDiff, page: Page) -> Iterator[Text]:
     if is_unrecorded(one.diff):
         return _line(one, rank, str(device.device), ("-", "-", "-"), "not recorded on one side", page)
     held = device.held_bytes
@@ -80,16 +88,16 @@ def _row(one: RankDiff, rank: str, device: DeviceDiff, page: Page) -> Text:
     return _line(one, rank, str(device.device), figures, _most(device), page)
 
 
-def _line(one: RankDiff, rank: str, device: str, figures: tuple[str, str, str], most: str, page: Page) -> Text:
-    was, now, change = (fit_right(figure, _BYTES_WIDTH) for figure in figures)
-    row = Text(rank + fit_right(device, _DEVICE_WIDTH) + was + now)
+def _line(
+    one: RankDiff, rank: str, device: str, figures: tuple[str, str, str], most: str, page: Page
+) -> Iterator[Text]:
+    *others, change = (fit_right(figure, _BYTES_WIDTH) for figure in figures[_first_figure(page) :])
+    row = Text(rank + fit_right(device, _DEVICE_WIDTH) + "".join(others))
     row.append(change, style=theme.FIGURE)
-    room = page.width - row.cell_len - 2
+    name = partial(theme.shorten, most)
     if one.rank is None:
-        shown = theme.trace_name(one.diff.after.path.rsplit("/", 1)[-1], room, page.glyphs.ellipsis)
-    else:
-        shown = theme.shorten(most, room, page.glyphs.ellipsis)
-    return row.append(f"  {shown}" if shown else "", style="not bold")
+        name = partial(theme.trace_name, one.diff.after.path.rsplit("/", 1)[-1])
+    return theme.named(row, name, theme.NAME_WIDTH_LEAST, page)
 
 
 def _most(device: DeviceDiff) -> str:

@@ -6,6 +6,7 @@ Owns: the layout of `gpumem doctor`. Must not know: how anything is checked.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rich.text import Text
 
@@ -14,6 +15,8 @@ from gpumem.render.terminal import theme
 from gpumem.render.terminal.theme import Page, printable
 
 _STYLES = {CheckState.OK: "green", CheckState.MISSING: theme.WARNING, CheckState.BROKEN: theme.ERROR}
+_TEXT_WIDTH_LEAST = 30
+"""Where there is less room beside a check's state, its text stands below it."""
 _STATE_WIDTH = max(len(state.value) for state in CheckState)
 
 
@@ -23,28 +26,34 @@ def render_diagnosis(diagnosis: Diagnosis, page: Page) -> Text:
     lines: list[Text | str] = []
     for check in diagnosis.checks:
         lines.extend(_check_lines(check, name_width, page))
-    lines.extend(["", Text(_verdict(diagnosis), style=theme.TITLE)])
+    lines.append("")
+    lines.extend(Text(line, style=theme.TITLE) for line in theme.wrap(_verdict(diagnosis), page))
     return theme.join_lines(lines)
 
 
 def _check_lines(check: Check, name_width: int, page: Page) -> Iterator[Text]:
-    indent = " " * (name_width + _STATE_WIDTH + 4)
-    room = page.width - len(indent)
-    text = " ".join(_fitting(word, room, page) for word in printable(check.text).split(" "))
-    words = theme.wrap(text, room)
     head = Text(f"{_name(check):<{name_width}}  ")
     head.append(f"{check.state.value:<{_STATE_WIDTH}}", style=_STYLES[check.state])
-    yield head.append(f"  {words[0]}")
-    for line in words[1:]:
-        yield Text(indent + line)
+    is_beside = page.width - head.cell_len - 2 >= _TEXT_WIDTH_LEAST
+    indent = " " * (head.cell_len + 2 if is_beside else 4)
+    first, *rest = theme.wrap_behind(indent, printable(check.text), page)
+    if is_beside:
+        yield head.append(first[head.cell_len :])
+    else:
+        head.rstrip()
+        yield head
+        yield Text(first)
+    yield from map(Text, rest)
     if check.next_step is not None:
-        for line in theme.wrap(f"next: {printable(check.next_step)}", room):
+        for line in _next_lines(printable(check.next_step), replace(page, width=page.width - len(indent))):
             yield Text(indent + line, style=theme.COMMAND)
 
 
-def _fitting(word: str, room: int, page: Page) -> str:
-    """The word, a path without as many of its first folders as do not fit."""
-    return theme.shorten_path(word, room, page.glyphs.ellipsis) if "/" in word else word
+def _next_lines(step: str, page: Page) -> list[str]:
+    """What to do next: a sentence begins with a capital, a command to paste does not."""
+    if step[:1].isupper():
+        return theme.wrap(f"next: {step}", page)
+    return theme.pasted("next:", step, page, indent="")
 
 
 def _name(check: Check) -> str:

@@ -23,10 +23,11 @@ from gpumem.units import counted, format_bytes, format_count, format_duration, f
 from gpumem.vocabulary import TraceSource
 
 _LABEL_WIDTH = 30
-_LABEL_WIDTH_LEAST = 12
+_LABEL_WIDTH_LEAST = 22
 _BYTES_WIDTH = 11
 _SHARE_WIDTH = 9
 _EVIDENCE_WIDTH = 10
+_FIGURES_WIDTH = _BYTES_WIDTH + _SHARE_WIDTH + 2 + _EVIDENCE_WIDTH
 _BAR_WIDTH_LEAST = 8
 _CHANGES_SHOWN = 6
 _PINNED_SHOWN = 3
@@ -45,14 +46,14 @@ def render_explanation(explanation: Explanation, page: Page) -> Text:
         was_used = "No device was used"
         if explanation.source is TraceSource.NONE:
             was_used = "Neither an allocator nor a reading of a device was recorded"
-        lines.extend(map(Text, theme.wrap(f"{was_used}: there is nothing to explain.", page.width)))
+        lines.extend(map(Text, theme.wrap(f"{was_used}: there is nothing to explain.", page)))
     return theme.join_lines(lines)
 
 
 def _ledger_lines(explanation: Explanation, ledger: Ledger, page: Page) -> Iterator[Text | str]:
-    for line in theme.wrap(_verdict(explanation, ledger), page.width):
+    for line in theme.wrap(_verdict(explanation, ledger), page):
         yield Text(line, style=theme.TITLE)
-    for line in theme.wrap(_circumstances(explanation, ledger, page), page.width):
+    for line in theme.wrap(_circumstances(explanation, ledger, page), page):
         yield Text(line, style=theme.QUIET)
     if ledger.card:
         yield ""
@@ -63,7 +64,7 @@ def _ledger_lines(explanation: Explanation, ledger: Ledger, page: Page) -> Itera
     if ledger.findings:
         yield ""
     for finding in ledger.findings:
-        for line in theme.wrap(f"{page.glyphs.dot} {finding_text(finding)}", page.width, indent="  "):
+        for line in theme.wrap(f"{page.glyphs.dot} {finding_text(finding)}", page, indent="  "):
             yield Text(line)
         for pinned in finding.pinned[:_PINNED_SHOWN]:
             yield from _pinned_lines(pinned, page)
@@ -71,12 +72,13 @@ def _ledger_lines(explanation: Explanation, ledger: Ledger, page: Page) -> Itera
         if finding.pinned and more > 0:
             rest = finding.held_bytes or 0
             rest -= sum(pinned.gap_bytes for pinned in finding.pinned[:_PINNED_SHOWN])
-            yield Text(f"    ({counted(more, 'more segment')}, {format_bytes(rest)} of gaps)", style=theme.QUIET)
+            said = f"({counted(more, 'more segment')}, {format_bytes(rest)} of gaps)"
+            yield from (Text(line, style=theme.QUIET) for line in theme.wrap_behind(" " * 4, said, page))
 
 
 def _pinned_lines(pinned: PinnedSegment, page: Page) -> Iterator[Text]:
     """A segment, indented, and under it the site of the largest block in it."""
-    for number, line in enumerate(theme.wrap(pinned_text(pinned), page.width - 6)):
+    for number, line in enumerate(theme.wrap(pinned_text(pinned), page, room=page.width - 6)):
         yield Text(f"    {line}" if number == 0 else f"      {line}", style=theme.QUIET)
     site = pinned.largest_site
     text = "(no Python stack)"
@@ -148,39 +150,43 @@ class _Row:
 
 def _card_lines(ledger: Ledger, page: Page) -> Iterator[Text]:
     whole = ledger.card_bytes
-    yield _header("the card", whole, "of card", page)
+    yield from _header("the card", whole, "of card", page)
     for row in _rows(ledger.card, 0, page):
-        yield _row_line(row, whole, page)
+        yield from _row_lines(row, whole, page)
 
 
 def _process_lines(ledger: Ledger, page: Page) -> Iterator[Text]:
     whole = (ledger.reserved_bytes if ledger.process_bytes is None else ledger.process_bytes) or 0
     name = "the allocator" if ledger.process_bytes is None else "this process"
-    yield _header(name, whole, "of it", page)
+    yield from _header(name, whole, "of it", page)
     rows = list(_rows(ledger.components, 0, page))
     if ledger.unexplained_bytes is not None:
         end = sum(one.held_bytes for one in ledger.components)
         rows.append(_Row(_REST, 0, ledger.unexplained_bytes, Evidence.DIFFERENCE, end))
     for row in rows:
-        yield _row_line(row, whole, page)
+        yield from _row_lines(row, whole, page)
     sums = ledger.sums
     said = (
         f"{format_bytes(sums.measured_bytes)} measured + {format_bytes(sums.derived_bytes)} derived + "
         f"{format_bytes(sums.difference_bytes)} by difference = {format_bytes(sums.sum_bytes)}"
     )
-    yield from (Text(line, style=theme.QUIET) for line in theme.wrap(said, page.width, indent=_INDENT))
+    yield from (Text(line, style=theme.QUIET) for line in theme.wrap(said, page, indent=_INDENT))
 
 
 def _label_width(page: Page) -> int:
-    """A narrow page takes from the labels what the figures and their evidence need."""
-    rest = _BYTES_WIDTH + _SHARE_WIDTH + 2 + _EVIDENCE_WIDTH
-    return min(_LABEL_WIDTH, max(_LABEL_WIDTH_LEAST, page.width - rest))
+    """A narrow page takes from the labels what the figures and their evidence need; a narrower one gives each a line
+    of its own.
+    """
+    width = page.width - _FIGURES_WIDTH
+    return page.width if width < _LABEL_WIDTH_LEAST else min(_LABEL_WIDTH, width)
 
 
-def _header(name: str, whole: int, share: str, page: Page) -> Text:
-    line = Text(fit_left(name, _label_width(page)), style=theme.QUIET)
-    line.append(fit_right(format_bytes(whole), _BYTES_WIDTH), style=theme.FIGURE)
-    return line.append(fit_right(share, _SHARE_WIDTH))
+def _header(name: str, whole: int, share: str, page: Page) -> Iterator[Text]:
+    figures = Text(fit_right(format_bytes(whole), _BYTES_WIDTH), style=theme.FIGURE)
+    figures.append(fit_right(share, _SHARE_WIDTH), style="not bold")
+    for line in theme.labelled(name, _label_width(page), figures, page):
+        line.stylize_before(theme.QUIET)
+        yield line
 
 
 def _rows(components: Sequence[Component], begin_bytes: int, page: Page, depth: int = 0) -> Iterator[_Row]:
@@ -217,17 +223,17 @@ def _label(component: Component, width: int) -> str:
     return label
 
 
-def _row_line(row: _Row, whole: int, page: Page) -> Text:
-    label = theme.shorten(_INDENT * row.depth + row.label, _label_width(page) - 1, page.glyphs.ellipsis)
-    line = Text(fit_left(label, _label_width(page)))
-    line.append(fit_right(format_bytes(row.held_bytes), _BYTES_WIDTH), style="" if row.is_parent else theme.FIGURE)
+def _row_lines(row: _Row, whole: int, page: Page) -> Iterator[Text]:
+    width = _label_width(page)
+    line = Text().append(fit_right(format_bytes(row.held_bytes), _BYTES_WIDTH), "" if row.is_parent else theme.FIGURE)
     line.append(fit_right(_share(row.held_bytes, whole), _SHARE_WIDTH))
-    room = page.width - line.cell_len - _EVIDENCE_WIDTH - 4
+    room = page.width - width - line.cell_len - _EVIDENCE_WIDTH - 4
     if room >= _BAR_WIDTH_LEAST:
         line.append("  ")
         line.append(_bar(row, whole, room, page), style=_style(row))
     line.append("  ").append(row.evidence.value, style=theme.QUIET)
-    return line
+    label = theme.shorten(_INDENT * row.depth + row.label, width - 1, page.glyphs.ellipsis)
+    return theme.labelled(label, width, line, page)
 
 
 def _share(held_bytes: int, whole: int) -> str:

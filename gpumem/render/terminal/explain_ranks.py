@@ -6,6 +6,7 @@ Owns: the lines of the processes. Must not know: how a ledger is found, what one
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from rich.text import Text
 
@@ -18,6 +19,7 @@ from gpumem.units import counted, format_bytes
 
 _DEVICE_WIDTH = 8
 _BYTES_WIDTH = 12
+_WIDTH_WITH_OUTSIDE = 60
 
 
 def render_explanations(found: Sequence[Explanation], page: Page) -> Text:
@@ -25,9 +27,7 @@ def render_explanations(found: Sequence[Explanation], page: Page) -> Text:
     if len(found) == 1:
         return render_explanation(found[0], page)
     greatest = max(found, key=lambda one: one.held_bytes)
-    lines: list[Text | str] = [
-        Text(line, style=theme.TITLE) for line in theme.wrap(_title(found, greatest), page.width)
-    ]
+    lines: list[Text | str] = [Text(line, style=theme.TITLE) for line in theme.wrap(_title(found, greatest), page)]
     lines += ["", *_rows(found, page), ""]
     whole = render_explanation(greatest, page)
     lines += whole.split("\n")[: -1 if whole.plain.endswith("\n") else None]
@@ -52,18 +52,21 @@ def _hold(found: Sequence[Explanation], greatest: Explanation) -> str:
 
 def _rows(found: Sequence[Explanation], page: Page) -> Iterator[Text]:
     has_ranks = any(one.rank is not None for one in found)
-    yield Text(
-        theme.rank_cell("rank", is_shown=has_ranks) + fit_right("device", _DEVICE_WIDTH)
-        + fit_right("process", _BYTES_WIDTH) + fit_right("outside", _BYTES_WIDTH) + fit_right("reserved", _BYTES_WIDTH)
-        + "  trace",
-        style=theme.QUIET,
-    )  # fmt: skip
+    head = theme.rank_cell("rank", is_shown=has_ranks) + fit_right("device", _DEVICE_WIDTH)
+    head += _cells(("process", "outside", "reserved"), page)
+    yield Text(head + theme.fitting(page.width - len(head), "  trace", ""), style=theme.QUIET)
     for one in found:
         rank = theme.rank_cell(one.rank, is_shown=has_ranks)
         if not one.ledgers:
-            yield _row(one, rank, "-", ("-", "-", "-"), page)
+            yield from _row(one, rank, "-", ("-", "-", "-"), page)
         for ledger in one.ledgers:
-            yield _row(one, rank, str(ledger.facts.device), _figures(ledger), page)
+            yield from _row(one, rank, str(ledger.facts.device), _figures(ledger), page)
+
+
+def _cells(figures: tuple[str, str, str], page: Page) -> str:
+    """The columns of figures; a narrow page leaves out what lies outside, which follows from the other two."""
+    shown = figures if page.width >= _WIDTH_WITH_OUTSIDE else (figures[0], figures[2])
+    return "".join(fit_right(figure, _BYTES_WIDTH) for figure in shown)
 
 
 def _figures(ledger: Ledger) -> tuple[str, str, str]:
@@ -74,8 +77,6 @@ def _figures(ledger: Ledger) -> tuple[str, str, str]:
     return process, outside, reserved
 
 
-def _row(one: Explanation, rank: str, device: str, figures: tuple[str, str, str], page: Page) -> Text:
-    cells = "".join(fit_right(figure, _BYTES_WIDTH) for figure in figures)
-    row = rank + fit_right(device, _DEVICE_WIDTH) + cells + "  "
-    shown = theme.trace_name(one.path, page.width - len(row), page.glyphs.ellipsis)
-    return Text(f"{row}{shown}".rstrip())
+def _row(one: Explanation, rank: str, device: str, figures: tuple[str, str, str], page: Page) -> Iterator[Text]:
+    row = Text(rank + fit_right(device, _DEVICE_WIDTH) + _cells(figures, page))
+    return theme.named(row, partial(theme.trace_name, one.path), theme.NAME_WIDTH_LEAST, page)

@@ -6,7 +6,9 @@ Owns: its layout. Must not know: how groups are found.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from gpumem.analyses.holdings import GroupBy, Holding
@@ -48,23 +50,21 @@ def holder_lines(peak: PeakHolders, page: Page, top: int) -> Iterator[Text]:
     yield Text(header, style=theme.QUIET)
     with_key = [holding for holding in holdings if holding.key is not None]
     for holding in with_key[:top]:
-        yield _holding_row(holding.held_bytes, peak.held_bytes, holding.block_count, _key_text(holding, by, page))
+        row = _figures(holding.held_bytes, peak.held_bytes, holding.block_count)
+        yield from theme.named(row, partial(_key_text, holding, by), theme.PLACE_WIDTH_LEAST, page)
         if by is GroupBy.STACK:
             yield from _stack_rows(holding, page)
     rest = with_key[top:]
     if rest:
         more, flag = counted(len(rest), f"more {one}"), f"--top {len(with_key)}"
-        text = theme.fitting(room, f"({more}; {flag} shows all)", f"({more}; {flag})")
-        yield _holding_row(
-            sum(holding.held_bytes for holding in rest),
-            peak.held_bytes,
-            sum(holding.block_count for holding in rest),
-            text,
+        row = _figures(
+            sum(holding.held_bytes for holding in rest), peak.held_bytes, sum(holding.block_count for holding in rest)
         )
+        yield from _said(row, (f"({more}; {flag} shows all)", f"({more}; {flag})"), page)
     for holding in holdings:
         if holding.key is None:
-            text = theme.fitting(room, *_keyless_texts(holding, by, is_alone=not with_key))
-            yield _holding_row(holding.held_bytes, peak.held_bytes, holding.block_count, text)
+            row = _figures(holding.held_bytes, peak.held_bytes, holding.block_count)
+            yield from _said(row, _keyless_texts(holding, by, is_alone=not with_key), page)
 
 
 def _keyless_texts(holding: Holding, by: GroupBy, *, is_alone: bool) -> tuple[str, ...]:
@@ -84,26 +84,28 @@ def _keyless_texts(holding: Holding, by: GroupBy, *, is_alone: bool) -> tuple[st
     return f"(no Python stack: {reason})", "(no Python stack)"
 
 
-def _holding_row(held_bytes: int, peak_bytes: int, block_count: int, text: str) -> Text:
+def _said(row: Text, texts: tuple[str, ...], page: Page) -> Iterator[Text]:
+    """The row with the longest of texts that say the same for which there is room."""
+    return theme.named(row, lambda room, _: theme.fitting(room, *texts), theme.PLACE_WIDTH_LEAST, page)
+
+
+def _figures(held_bytes: int, peak_bytes: int, block_count: int) -> Text:
     row = Text().append(fit_right(format_bytes(held_bytes), _BYTES_WIDTH), style=theme.FIGURE)
     row.append(fit_right(format_share(held_bytes, peak_bytes), _SHARE_WIDTH + 1))
-    row.append(fit_right(format_count(block_count), _COUNT_WIDTH))
-    row.append(f"  {text}")
-    return row
+    return row.append(fit_right(format_count(block_count), _COUNT_WIDTH))
 
 
-def _key_text(holding: Holding, by: GroupBy, page: Page) -> str:
-    width = page.width - _FIGURES_WIDTH
+def _key_text(holding: Holding, by: GroupBy, width: int, ellipsis: str) -> str:
     site = holding.site
     if by in (GroupBy.SITE, GroupBy.STACK) and site is not None:
-        return theme.site_text(site.file, site.line, site.function, width, page.glyphs.ellipsis)
+        return theme.site_text(site.file, site.line, site.function, width, ellipsis)
     if by is GroupBy.FUNCTION and site is not None:
-        function = theme.shorten(printable(site.function), width // 2, page.glyphs.ellipsis)
-        file = theme.shorten_path(printable(site.file), width - len(function) - 5, page.glyphs.ellipsis)
+        function = theme.shorten(printable(site.function), width // 2, ellipsis)
+        file = theme.shorten_path(printable(site.file), width - cell_len(function) - 5, ellipsis)
         return f"{function} in {file}"
     if by is GroupBy.STREAM and holding.key == _DEFAULT_STREAM:
         return f"{_DEFAULT_STREAM} (the default stream)"
-    return theme.shorten_path(printable(holding.key or ""), width, page.glyphs.ellipsis)
+    return theme.shorten_path(printable(holding.key or ""), width, ellipsis)
 
 
 def _stack_rows(holding: Holding, page: Page) -> Iterator[Text]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from gpumem.analyses.live import Holder, LiveDevice, LiveExplanation
@@ -23,6 +24,9 @@ _BYTES_WIDTH = 12
 _SHARE_WIDTH = 9
 _USER_WIDTH = 10
 _STATE_WIDTH = 10
+_COMMAND_WIDTH_LEAST = 10
+_WIDTH_WITH_SHARE = 44
+"""A narrower page leaves out the share of the card that the bytes are."""
 _WIDTH_WITH_USER = 72
 """A narrower page leaves out who owns a process, so that its command can be told."""
 
@@ -30,7 +34,7 @@ _WIDTH_WITH_USER = 72
 def render_live(live: LiveExplanation, page: Page) -> Text:
     """The devices, one below the other, then the findings."""
     lines: list[Text | str] = []
-    for line in theme.wrap(_verdict(live), page.width):
+    for line in theme.wrap(_verdict(live), page):
         lines.append(Text(line, style=theme.TITLE))
     for device in live.devices:
         lines.append("")
@@ -82,25 +86,27 @@ def _device_lines(device: LiveDevice, page: Page) -> Iterator[Text | str]:
     said = [f"{word} {'not available' if isinstance(one, Unavailable) else format_bytes(one)}" for word, one in parts]
     if device.unlisted_bytes is not None:
         said.append(f"of no process {format_bytes(device.unlisted_bytes)}")
-    for line in theme.wrap(f"device {now.device.number}: {name}: {', '.join(said)}", page.width, indent="  "):
+    for line in theme.wrap(f"device {now.device.number}: {name}: {', '.join(said)}", page, indent="  "):
         yield Text(line)
     if isinstance(now.listed, Unavailable):
         return
     if not device.holders:
         yield Text("  no process is listed", style=theme.QUIET)
         return
-    yield Text(_row(page, "pid", "bytes", "of card", "user", "state", "command"), style=theme.QUIET)
+    head = _row(page, "pid", "bytes", "of card", "user", "state")
+    yield Text(head + ("command" if page.width - len(head) >= _COMMAND_WIDTH_LEAST else ""), style=theme.QUIET)
     for holder in device.holders:
-        yield _holder_row(holder, card_bytes, page)
+        yield from _holder_row(holder, card_bytes, page)
 
 
-def _row(page: Page, pid: str, held: str, share: str, user: str, state: str, command: str) -> str:
-    left = fit_right(pid, _PID_WIDTH) + fit_right(held, _BYTES_WIDTH) + fit_right(share, _SHARE_WIDTH)
+def _row(page: Page, pid: str, held: str, share: str, user: str, state: str) -> str:
+    left = fit_right(pid, _PID_WIDTH) + fit_right(held, _BYTES_WIDTH)
+    left += fit_right(share, _SHARE_WIDTH) if page.width >= _WIDTH_WITH_SHARE else ""
     user = fit_left(user, _USER_WIDTH) if page.width >= _WIDTH_WITH_USER else ""
-    return f"{left}  {user}{fit_left(state, _STATE_WIDTH)}{command}"
+    return f"{left}  {user}{fit_left(state, _STATE_WIDTH)}"
 
 
-def _holder_row(holder: Holder, card_bytes: int | None, page: Page) -> Text:
+def _holder_row(holder: Holder, card_bytes: int | None, page: Page) -> Iterator[Text]:
     process = holder.process
     held = "hidden" if holder.held_bytes is None else format_bytes(holder.held_bytes)
     share = format_share(holder.held_bytes, card_bytes) if card_bytes and holder.held_bytes is not None else "-"
@@ -109,9 +115,13 @@ def _holder_row(holder: Holder, card_bytes: int | None, page: Page) -> Text:
     command = "(not visible from here)" if process is None else _command(process.command, process.name)
     if process is not None and process.container is not None:
         command = f"[{process.container}] {command}"
-    left = _row(page, str(holder.pid), held, share, user, "left over" if holder.is_left_behind else state, "")
-    room = max(10, page.width - len(left))
-    return Text(left + theme.shorten(command, room, page.glyphs.ellipsis))
+    left = _row(page, str(holder.pid), held, share, user, "left over" if holder.is_left_behind else state)
+    room = page.width - cell_len(left)
+    if room >= _COMMAND_WIDTH_LEAST:
+        yield Text(left + theme.shorten(command, room, page.glyphs.ellipsis))
+    else:
+        yield Text(left.rstrip())
+        yield Text("    " + theme.shorten(command, page.width - 4, page.glyphs.ellipsis))
 
 
 def _command(words: Sequence[str], name: str) -> str:
@@ -120,7 +130,7 @@ def _command(words: Sequence[str], name: str) -> str:
 
 def _finding_lines(live: LiveExplanation, page: Page) -> Iterator[Text]:
     for finding in live.findings:
-        for line in theme.wrap(f"{page.glyphs.dot} {live_finding_text(finding)}", page.width, indent="  "):
+        for line in theme.wrap(f"{page.glyphs.dot} {live_finding_text(finding)}", page, indent="  "):
             yield Text(theme.shorten(line, page.width, page.glyphs.ellipsis))
         command = live_finding_next(finding)
         if command is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from gpumem.analyses.oom import ExplainedMessage, OomLogFindings
@@ -25,6 +26,7 @@ DEFAULT_TOP = 16
 _BYTES_WIDTH = 12
 _SHARE_WIDTH = 9
 _OVERVIEW_WIDTH = 80
+_OVERVIEW_WIDTH_WITH_LINE = 58
 _INDENT = "   "
 
 
@@ -39,7 +41,7 @@ def render_oom(findings: OomLogFindings, page: Page, *, top: int = DEFAULT_TOP) 
 
 def verdict_lines(found: OomVerdict, page: Page) -> Iterator[Text]:
     """The verdict itself, wrapped."""
-    for line in theme.wrap(printable(verdict_text(found)), page.width):
+    for line in theme.wrap(printable(verdict_text(found)), page):
         yield Text(line, style=theme.TITLE)
 
 
@@ -67,7 +69,7 @@ def advice_lines(found: OomVerdict, page: Page, *, recording: str | None = None)
 def _finding_lines(
     head: str, finding: OomFinding, found: OomVerdict, page: Page, recording: str | None
 ) -> Iterator[Text]:
-    lines = theme.wrap(printable(finding_text(finding, found)), page.width - len(_INDENT))
+    lines = theme.wrap(printable(finding_text(finding, found)), page, room=page.width - len(_INDENT))
     yield Text(fit_left(head, len(_INDENT)) + lines[0])
     for line in lines[1:]:
         yield Text(_INDENT + line)
@@ -83,7 +85,7 @@ def _overview(findings: OomLogFindings, page: Page, top: int) -> Iterator[Text]:
     kinds = Counter(verdict_word(one.verdict.verdict) for one in messages)
     counts = ", ".join(f"{format_count(count)} {kind}" for kind, count in kinds.most_common())
     head = f"{counted(len(messages), 'out-of-memory error')}{of_ranks} in {printable(log.name)}: {counts}."
-    for line in theme.wrap(head, page.width):
+    for line in theme.wrap(head, page):
         yield Text(line, style=theme.TITLE)
     yield Text("")
     yield Text(_row(page, "rank", "GPU", "line", "asked", "free", "idle", "missing", "verdict"), style=theme.QUIET)
@@ -92,14 +94,17 @@ def _overview(findings: OomLogFindings, page: Page, top: int) -> Iterator[Text]:
         shown = [*shown[:-1], findings.worst]
     for one in shown:
         row = _message_row(one, page)
-        if one.found.worker is not None and len(row) + 12 < page.width:
-            row += "  " + theme.shorten(printable(one.found.worker), page.width - len(row) - 2, page.glyphs.ellipsis)
+        if one.found.worker is not None and cell_len(row) + 12 < page.width:
+            row += "  " + theme.shorten(
+                printable(one.found.worker), page.width - cell_len(row) - 2, page.glyphs.ellipsis
+            )
         yield Text(row, style=theme.FIGURE if one is findings.worst else "")
     if len(messages) > len(shown):
         more = counted(len(messages) - len(shown), "more error")
         yield Text(f"{more}; --top {len(messages)} shows all", style=theme.QUIET)
     if log.left_out_count:
-        yield Text(f"and {counted(log.left_out_count, 'later error')} that are only counted", style=theme.WARNING)
+        said = f"and {counted(log.left_out_count, 'later error')} that are only counted"
+        yield from (Text(line, style=theme.WARNING) for line in theme.wrap(said, page))
     yield Text("")
     yield Text("The one to look at first:", style=theme.QUIET)
 
@@ -111,6 +116,8 @@ def _row(
     cells = [(rank, 5), (device, 4), (line, 8), (asked, 12), (free, 12), (idle, 12), (missing, 12)]
     if page.width < _OVERVIEW_WIDTH:
         del cells[4:6]
+    if page.width < _OVERVIEW_WIDTH_WITH_LINE:
+        del cells[2:4]
     return "".join(fit_right(cell, width) for cell, width in cells) + f"  {kind}"
 
 
@@ -132,7 +139,7 @@ def _cell(figure: Figure | None) -> str:
 
 def _message_lines(findings: OomLogFindings, one: ExplainedMessage, page: Page) -> Iterator[Text]:
     yield from verdict_lines(one.verdict, page)
-    for line in theme.wrap_items(_where(findings, one), page.width, gap=f" {page.glyphs.dot} "):
+    for line in theme.wrap_items(_where(findings, one), page, gap=f" {page.glyphs.dot} "):
         yield Text(line, style=theme.QUIET)
     yield Text("")
     yield from _arithmetic_lines(one.verdict, page)
@@ -168,9 +175,10 @@ def _arithmetic_lines(found: OomVerdict, page: Page) -> Iterator[Text]:
     rows = [(label, figure, remark) for label, figure, remark in _rows(found) if figure is not None]
     width = max(len(label) for label, _, _ in rows) + 1
     if facts.card is not None:
-        yield Text(fit_right("of card", width + _BYTES_WIDTH + _SHARE_WIDTH), style=theme.QUIET)
+        figures = _BYTES_WIDTH + _SHARE_WIDTH
+        yield Text(fit_right("of card", figures + (width if width + figures <= page.width else 0)), style=theme.QUIET)
     for label, figure, remark in rows:
-        yield _figure_row(fit_left(label, width), figure, facts.card, remark, page)
+        yield from _figure_row(label, width, figure, facts.card, remark, page)
     yield Text("")
 
 
@@ -213,15 +221,13 @@ def _outside_text(found: OomVerdict) -> str:
     return f"this process {_cell(own)}{rest}"
 
 
-def _figure_row(label: str, figure: Figure, card: Figure | None, remark: str, page: Page) -> Text:
-    row = Text(label)
-    row.append(fit_right(_cell(figure), _BYTES_WIDTH), style=theme.FIGURE)
+def _figure_row(label: str, width: int, figure: Figure, card: Figure | None, remark: str, page: Page) -> Iterator[Text]:
+    row = Text().append(fit_right(_cell(figure), _BYTES_WIDTH), style=theme.FIGURE)
     if card is not None:
         row.append(fit_right(format_share(figure.byte_count, card.byte_count), _SHARE_WIDTH))
-    if not remark:
-        return row
-    if row.cell_len + 2 + len(remark) <= page.width:
-        return row.append(f"  {remark}", style=theme.QUIET)
-    for line in theme.wrap(remark, page.width - len(_INDENT)):
-        row.append(f"\n{_INDENT}{line}", style=theme.QUIET)
-    return row
+    if width + row.cell_len + 2 + len(remark) <= page.width:
+        yield from theme.labelled(label, width, row.append(f"  {remark}" if remark else "", style=theme.QUIET), page)
+        return
+    yield from theme.labelled(label, width, row, page)
+    for line in theme.wrap_behind(_INDENT, remark, page) if remark else ():
+        yield Text(line, style=theme.QUIET)

@@ -6,6 +6,7 @@ Owns: the layout of `gpumem replay`. Must not know: how a run is followed. No ar
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from rich.text import Text
 
@@ -55,7 +56,7 @@ def _settings(line: str) -> str:
 
 
 def _device_lines(findings: ReplayFindings, device: DeviceReplay, page: Page, top: int) -> Iterator[Text | str]:
-    for line in theme.wrap(_verdict(findings, device), page.width):
+    for line in theme.wrap(_verdict(findings, device), page):
         yield Text(line, style=theme.ERROR if findings.differs and device.check.exact is False else theme.TITLE)
     difference = device.check.first_difference
     if difference is not None:
@@ -252,30 +253,30 @@ def _event_text(event: EventFacts | None, nothing: str) -> str:
 def _refused_table(found: WhatIfFigures, request_count: int, page: Page, top: int) -> Iterator[Text]:
     has_time = page.width >= _REFUSED_WIDTH
     indent = 34 if has_time else 23
-    room = page.width - indent
     time = fit_right("first at", 11) if has_time else ""
-    title = theme.fitting(room, "site that would run out", "site")
+    title = theme.fitting(page.width - indent, "site that would run out", "site")
     yield Text(f"{fit_right('requests', 9)}{fit_right('largest', 12)}{time}  {title}", style=theme.QUIET)
     for one in found.refused_by_site[:top]:
         row = Text().append(fit_right(format_count(one.request_count), 9), style=theme.FIGURE)
         row.append(fit_right(format_bytes(one.requested_bytes_most), 12))
         if has_time:
             row.append(fit_right(format_duration(one.first_time_ns), 11))
-        yield row.append(f"  {_site(one, room, page)}")
+        yield from theme.named(row, partial(_site, one), theme.PLACE_WIDTH_LEAST, page)
     rest = len(found.refused_by_site) - top
     if rest > 0:
         more, flag = counted(rest, "more site"), f"--top {len(found.refused_by_site)}"
-        said = theme.fitting(room, f"({more}; {flag} shows all)", f"({more}; {flag})", f"({more})")
-        yield Text(" " * indent + said)
+        is_beside = page.width - indent >= theme.PLACE_WIDTH_LEAST
+        lead = " " * indent if is_beside else theme.INDENT
+        yield Text(lead + theme.fitting(page.width - len(lead), f"({more}; {flag} shows all)", f"({more}; {flag})"))
 
 
-def _site(refused: RefusedRequests, room: int, page: Page) -> str:
+def _site(refused: RefusedRequests, room: int, ellipsis: str) -> str:
     if refused.site is None:
         return theme.fitting(room, "(no Python stack: autograd, C++ code)", "(no Python stack)")
     site = refused.site
-    return theme.site_text(site.file, site.line, site.function, room, page.glyphs.ellipsis)
+    return theme.site_text(site.file, site.line, site.function, room, ellipsis)
 
 
 def _fact(name: str, text: str, page: Page) -> Text:
-    lines = theme.wrap(text, page.width - _FACT_WIDTH)
+    lines = theme.wrap(text, page, room=page.width - _FACT_WIDTH)
     return Text(("\n" + " " * _FACT_WIDTH).join([fit_left(name, _FACT_WIDTH) + lines[0], *lines[1:]]))

@@ -6,7 +6,7 @@ Owns: the layout of `gpumem snapshot`. Must not know: how a heap is found.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.text import Text
 
@@ -38,7 +38,8 @@ def render_snapshot(snapshot: HeapSnapshot, page: Page, *, top: int = DEFAULT_TO
         lines.extend(_device_lines(snapshot, device, page, top))
     if not snapshot.devices:
         held = "no segment was held on any device" if snapshot.is_recorded else "no allocator was recorded"
-        lines.append(f"At {instant_text(snapshot.instant.time_ns, snapshot.instant.event)}: {held}.")
+        said = f"At {instant_text(snapshot.instant.time_ns, snapshot.instant.event)}: {held}."
+        lines.extend(theme.wrap(said, page))
     return theme.join_lines(lines)
 
 
@@ -48,10 +49,10 @@ def _device_lines(snapshot: HeapSnapshot, device: DeviceSnapshot, page: Page, to
         yield from verdict_report(device.oom_verdict, page, recording=snapshot.path)
         yield ""
     verdict = _verdict(instant, device) if snapshot.is_recorded else _not_recorded(instant, device)
-    for line in theme.wrap(verdict, page.width):
+    for line in theme.wrap(verdict, page):
         yield Text(line, style=theme.TITLE)
     if device.nvml is not None:
-        for line in theme.wrap(_nvml(instant, device.nvml), page.width, indent="  "):
+        for line in theme.wrap(_nvml(instant, device.nvml), page, indent="  "):
             yield Text(line)
     if device.segments:
         yield ""
@@ -61,7 +62,8 @@ def _device_lines(snapshot: HeapSnapshot, device: DeviceSnapshot, page: Page, to
         count = len(device.unplaced_blocks)
         lie = "lies" if count == 1 else "lie"
         said = f"{counted(count, 'block')} {lie} in segments that the recording does not know."
-        yield Text(said, style=theme.WARNING)
+        for line in theme.wrap(said, page):
+            yield Text(line, style=theme.WARNING)
 
 
 def _not_recorded(instant: Instant, device: DeviceSnapshot) -> str:
@@ -118,6 +120,9 @@ class _Layout:
     """0 on a page too narrow for bars beside these columns."""
     place_width: int
     """Of the stream and the pool."""
+    address_width: int
+    has_second_line: bool = False
+    """Whether the page is so narrow that all but a segment's bytes stands in words below it."""
 
 
 def _layout(device: DeviceSnapshot, page: Page) -> _Layout:
@@ -128,13 +133,17 @@ def _layout(device: DeviceSnapshot, page: Page) -> _Layout:
         streams = {handle: f"s{number}" for number, handle in enumerate(others, start=1)} | {0: "default"}
     pools = any(segment.pool is not None for segment in device.segments)
     expandable = any(segment.expandable for segment in device.segments)
-    facts = _ADDRESS_WIDTH + _BYTES_WIDTH + _SHARE_WIDTH + _COUNT_WIDTH
+    address_width = max(_ADDRESS_WIDTH, *(len(f"{segment.address:#x}") for segment in device.segments))
+    facts = address_width + _BYTES_WIDTH + _SHARE_WIDTH + _COUNT_WIDTH
     places = bool(streams) + pools
-    facts += _PLACE_WIDTH * places + (5 if expandable else 0)
-    room = page.width - facts - 2
-    if room >= _BAR_WIDTH_LEAST:
-        return _Layout(streams, pools, expandable, room, _PLACE_WIDTH)
-    return _Layout(streams, pools, expandable and not places, 0, _PLACE_WIDTH - 1)
+    place_width = max(_PLACE_WIDTH, *(len(_pool(segment)) + 2 for segment in device.segments))
+    facts += place_width * places + (5 if expandable else 0)
+    layout = _Layout(streams, pools, expandable, page.width - facts - 2, place_width, address_width)
+    if layout.bar_width >= _BAR_WIDTH_LEAST:
+        return layout
+    without = replace(layout, bar_width=0, place_width=place_width - 1, expandable=expandable and not places)
+    facts -= places + (5 if without.expandable != expandable else 0)
+    return without if facts <= page.width else replace(without, has_second_line=True)
 
 
 def _largest_first(segments: Sequence[SegmentFinding]) -> list[SegmentFinding]:
@@ -144,38 +153,45 @@ def _largest_first(segments: Sequence[SegmentFinding]) -> list[SegmentFinding]:
 def _segment_table(device: DeviceSnapshot, page: Page, top: int) -> Iterator[Text]:
     layout = _layout(device, page)
     used = "in use" if all(segment.tiled for segment in device.segments) else "asked"
-    header = fit_left("segment", _ADDRESS_WIDTH) + fit_right("bytes", _BYTES_WIDTH) + fit_right(used, _SHARE_WIDTH)
-    header += fit_right("blocks", _COUNT_WIDTH)
-    header += fit_right("stream", layout.place_width) if layout.streams else ""
-    header += fit_right("pool", layout.place_width) if layout.pools else ""
-    header += fit_right("exp", 5) if layout.expandable else ""
+    header = fit_left("segment", layout.address_width) + fit_right("bytes", _BYTES_WIDTH)
+    header += fit_right(used, _SHARE_WIDTH)
+    if not layout.has_second_line:
+        header += fit_right("blocks", _COUNT_WIDTH)
+        header += fit_right("stream", layout.place_width) if layout.streams else ""
+        header += fit_right("pool", layout.place_width) if layout.pools else ""
+        header += fit_right("exp", 5) if layout.expandable else ""
     yield Text(header, style=theme.QUIET)
     ordered = _largest_first(device.segments)
     rows = [_segment_row(segment, layout, page) for segment in ordered[:top]]
-    yield from rows
+    for segment, row in zip(ordered, rows, strict=False):
+        yield row
+        if layout.has_second_line:
+            yield from (Text(line) for line in _second_line(segment, layout, page))
     rest = ordered[top:]
     if rest:
         more = format_bytes(sum(segment.segment_bytes for segment in rest))
-        yield Text(f"{counted(len(rest), 'more segment')}, {more}; --top {len(ordered)} shows all", style=theme.QUIET)
+        said = f"{counted(len(rest), 'more segment')}, {more}; --top {len(ordered)} shows all"
+        yield from (Text(line, style=theme.QUIET) for line in theme.wrap(said, page, indent=theme.INDENT))
     bars = "".join(row.plain[-layout.bar_width :] for row in rows) if layout.bar_width else ""
     legend = _legend(device, layout, page, bars)
     if legend:
         yield Text("")
-    for line in theme.wrap_items(legend, page.width):
+    for line in theme.wrap_items(legend, page):
         yield Text(line, style=theme.QUIET)
 
 
 def _segment_row(segment: SegmentFinding, layout: _Layout, page: Page) -> Text:
     used = segment.requested_bytes if segment.allocated_bytes is None else segment.allocated_bytes
-    row = Text(fit_left(f"{segment.address:#x}", _ADDRESS_WIDTH))
+    row = Text(fit_left(f"{segment.address:#x}", layout.address_width))
     row.append(fit_right(format_bytes(segment.segment_bytes), _BYTES_WIDTH), style=theme.FIGURE)
     row.append(fit_right(format_share(used, segment.segment_bytes), _SHARE_WIDTH))
+    if layout.has_second_line:
+        return row
     row.append(fit_right(format_count(segment.allocated_count + segment.pending_count), _COUNT_WIDTH))
     if layout.streams:
         row.append(fit_right(layout.streams[segment.stream], layout.place_width))
     if layout.pools:
-        pool = "-" if segment.pool is None else f"({segment.pool[0]}, {segment.pool[1]})"
-        row.append(fit_right(pool, layout.place_width))
+        row.append(fit_right(_pool(segment), layout.place_width))
     if layout.expandable:
         row.append(fit_right("yes" if segment.expandable else "-", 5))
     if not layout.bar_width:
@@ -184,6 +200,22 @@ def _segment_row(segment: SegmentFinding, layout: _Layout, page: Page) -> Text:
     for character, style in _bar(segment, layout.bar_width, page):
         row.append(character, style=style)
     return row
+
+
+def _pool(segment: SegmentFinding) -> str:
+    return "-" if segment.pool is None else f"({segment.pool[0]}, {segment.pool[1]})"
+
+
+def _second_line(segment: SegmentFinding, layout: _Layout, page: Page) -> list[str]:
+    """What the columns for which there is no room would say, in words."""
+    said = [counted(segment.allocated_count + segment.pending_count, "block")]
+    if layout.streams:
+        said.append(f"stream {layout.streams[segment.stream]}")
+    if segment.pool is not None:
+        said.append(f"pool {_pool(segment)}")
+    if segment.expandable:
+        said.append("expandable")
+    return theme.wrap_behind(theme.INDENT, ", ".join(said), page)
 
 
 def _bar(segment: SegmentFinding, width: int, page: Page) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak, TraceSummary
@@ -33,6 +35,10 @@ DEFAULT_TOP = 6
 _BYTES_WIDTH = 11
 _SHARE_WIDTH = 8
 _LABEL_WIDTH = 24
+_REASON_WIDTH_LEAST = 36
+"""Of why NVML did not tell a figure."""
+_RANKS_WIDTH = 58
+"""A narrower page leaves the shares out of the table of traces; each trace's own part has them."""
 _ROUNDED = "in blocks, rounded up"
 _PENDING = "with pending blocks"
 _AT_END = "its word at the end"
@@ -54,10 +60,10 @@ def _summary_lines(summary: TraceSummary, page: Page, top: int) -> Iterator[Text
     for line in _headline(summary, page):
         yield Text(line, style=theme.QUIET)
     for note in _notes(summary):
-        for line in theme.wrap(note, page.width, indent="  "):
+        for line in theme.wrap(note, page, indent="  "):
             yield Text(line, style=theme.WARNING)
     if not summary.devices:
-        yield no_device_sentence(summary.meta)
+        yield from map(Text, theme.wrap(no_device_sentence(summary.meta), page))
     is_whole = summary.start is None and summary.end is None
     for number, device in enumerate(summary.devices):
         if number:
@@ -74,7 +80,7 @@ def _headline(summary: TraceSummary, page: Page) -> list[str]:
     if "torch" in meta.versions:
         rest.append(f"PyTorch {printable(meta.versions['torch'])}")
     program, path = printable(meta.program), printable(summary.path)
-    if program and len(f" {page.glyphs.dot} ".join([path, program, *rest])) <= page.width:
+    if program and cell_len(f" {page.glyphs.dot} ".join([path, program, *rest])) <= page.width:
         rest.insert(0, program)
     return theme.head_lines(path, rest, page)
 
@@ -109,7 +115,7 @@ def _device_lines(
 
     `chosen`: the flag that chooses the device, where there are several.
     """
-    for line in theme.wrap(_verdict(device), page.width):
+    for line in theme.wrap(_verdict(device), page):
         yield Text(line, style=theme.TITLE)
     if device.is_recorded or device.nvml is not None:
         yield ""
@@ -167,13 +173,14 @@ def _headroom(device: DeviceSummary) -> str:
 def _figure_table(device: DeviceSummary, page: Page) -> Iterator[Text]:
     capacity = device.facts.capacity_bytes
     label = f"device {device.facts.device}" + (f" (NVML {device.facts.nvml_index})" if _renumbered(device) else "")
-    yield Text(
-        fit_left(label, _LABEL_WIDTH)
-        + fit_right("end", _BYTES_WIDTH)
+    head = Text(
+        fit_right("end", _BYTES_WIDTH)
         + fit_right("at least" if device.reserved_bytes.peak_recorded is not None else "peak", _BYTES_WIDTH + 1)
-        + (fit_right("of card", _SHARE_WIDTH + 2) if capacity else ""),
-        style=theme.QUIET,
+        + (fit_right("of card", _SHARE_WIDTH + 2) if capacity else "")
     )
+    for line in theme.labelled(label, _LABEL_WIDTH, head, page):
+        line.stylize(theme.QUIET)
+        yield line
     is_told_by_torch_alone = device.allocated_bytes is None
     rows: list[tuple[str, EndAndPeak | None, str]] = [
         ("requested", device.requested_bytes, "what was asked for"),
@@ -186,10 +193,9 @@ def _figure_table(device: DeviceSummary, page: Page) -> Iterator[Text]:
     said = _said_the_same(device)
     for name, figures, remark in rows[:4] if said else rows:
         if figures is not None and figures != EndAndPeak(None, None):
-            yield _figure_row(name, figures, capacity, remark, page)
+            yield from _figure_row(name, figures, capacity, remark, page)
     yield from _nvml_rows(device, page)
-    for line in theme.wrap(said, page.width) if said else ():
-        yield Text(line, style=theme.QUIET)
+    yield from (Text(said_line, style=theme.QUIET) for said_line in (theme.wrap(said, page) if said else ()))
 
 
 def _said_the_same(device: DeviceSummary) -> str:
@@ -206,17 +212,16 @@ def _renumbered(device: DeviceSummary) -> bool:
     return device.facts.nvml_index is not None and device.facts.nvml_index != device.facts.device
 
 
-def _figure_row(name: str, figures: EndAndPeak, capacity: int | None, remark: str, page: Page) -> Text:
+def _figure_row(name: str, figures: EndAndPeak, capacity: int | None, remark: str, page: Page) -> Iterator[Text]:
     peak = figures.peak if figures.peak is not None else figures.peak_recorded
     share = format_share(peak, capacity) if capacity and peak is not None else ""
-    row = Text(fit_left(name, _LABEL_WIDTH))
-    row.append(fit_right(_bytes_or_dash(figures.end), _BYTES_WIDTH))
+    row = Text(fit_right(_bytes_or_dash(figures.end), _BYTES_WIDTH))
     row.append(fit_right(_bytes_or_dash(peak), _BYTES_WIDTH + 1), style=theme.FIGURE)
     if capacity:
         row.append(fit_right(share, _SHARE_WIDTH + 2))
-    if remark and row.cell_len + 2 + len(remark) <= page.width:
+    if remark and _LABEL_WIDTH + row.cell_len + 2 + len(remark) <= page.width:
         row.append(f"  {remark}", style=theme.QUIET)
-    return row
+    return theme.labelled(name, _LABEL_WIDTH, row, page)
 
 
 def _bytes_or_dash(byte_count: int | None) -> str:
@@ -235,17 +240,19 @@ def _nvml_rows(device: DeviceSummary, page: Page) -> Iterator[Text]:
         value = getattr(device.nvml, field)
         if value is not None:
             end = None if device.nvml_end is None else getattr(device.nvml_end, field)
-            yield _figure_row(name, EndAndPeak(end, value), device.facts.capacity_bytes, remark, page)
+            yield from _figure_row(name, EndAndPeak(end, value), device.facts.capacity_bytes, remark, page)
             remark = ""
         elif device.nvml.unavailable:
             reason = device.nvml.unavailable.get(field, "no reason given")
-            said = f"not available: {printable(reason)}"
-            said = theme.shorten(said, page.width - _LABEL_WIDTH - 3, page.glyphs.ellipsis)
-            yield Text(fit_left(name, _LABEL_WIDTH) + "   ").append(said, style=theme.QUIET)
+            room = max(page.width - _LABEL_WIDTH, _REASON_WIDTH_LEAST) - 3
+            said = Text("   ").append(
+                theme.shorten(f"not available: {printable(reason)}", room, page.glyphs.ellipsis), style=theme.QUIET
+            )
+            yield from theme.labelled(name, _LABEL_WIDTH, said, page)
 
 
 def _fact(name: str, text: str, page: Page) -> Text:
-    lines = theme.wrap(text, page.width - 16)
+    lines = theme.wrap(text, page, room=page.width - 16)
     return Text(("\n" + " " * 16).join([fit_left(name, 16) + lines[0], *lines[1:]]))
 
 
@@ -316,12 +323,14 @@ def _oom_facts(device: DeviceSummary, page: Page, path: str, chosen: str) -> Ite
 
 
 def _what_to_do(path: str, chosen: str, page: Page) -> Text:
-    """The next command, with TRACE for a path that would be cut; that for a page too where the line has room."""
+    """The next command, and that for a page too where the line has room."""
     command, report, between = f"gpumem snapshot {path} --at oom{chosen}", f"gpumem report {path}", "; on one page: "
-    if 16 + len(command) > page.width:
-        command = f"gpumem snapshot TRACE --at oom{chosen}"
-    line = Text(fit_left("what to do", 16)).append(command, style=theme.COMMAND)
-    if path in command and line.cell_len + len(between) + len(report) <= page.width:
+    first, *below = theme.pasted(fit_left("what to do", 15), command, page)
+    line = Text(first.rstrip())
+    for one in below:
+        line.append(f"\n{one}")
+    line.stylize(theme.COMMAND, len(line) - len(command))
+    if not below and cell_len(first + between + report) <= page.width:
         line.append(between, style=theme.QUIET).append(report, style=theme.COMMAND)
     return line
 
@@ -332,9 +341,10 @@ def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]
     held = "allocated" if is_known else "requested"
     has_ranks = any(summary.meta.rank is not None for summary in summaries)
     head = theme.rank_cell("rank", is_shown=has_ranks) + fit_right("device", 8) + fit_right(held, 12)
-    head += fit_right("reserved", 12) + fit_right("of card", 9) + "  "
-    of = theme.fitting(page.width - len(head), "trace (figures are peaks)", "trace (peaks)")
-    yield Text(head + of, style=theme.QUIET)
+    has_share = page.width >= _RANKS_WIDTH
+    head += fit_right("reserved", 12) + (fit_right("of card", 9) if has_share else "")
+    of = theme.fitting(page.width - len(head) - 2, "trace (figures are peaks)", "trace (peaks)", "")
+    yield Text(f"{head}  {of}".rstrip(), style=theme.QUIET)
     for summary in summaries:
         rank = theme.rank_cell(summary.meta.rank, is_shown=has_ranks)
         for device in summary.devices:
@@ -343,5 +353,5 @@ def _rank_table(summaries: Sequence[TraceSummary], page: Page) -> Iterator[Text]
             row = rank + fit_right(str(device.facts.device), 8)
             figures = (format_bytes(held_bytes), format_bytes(reserved), format_share(reserved, capacity))
             held_text, reserved_text, share = figures if device.is_recorded else ("-", "-", "-")
-            row += fit_right(held_text, 12) + fit_right(reserved_text, 12) + fit_right(share, 9) + "  "
-            yield Text(row + theme.trace_name(summary.path, page.width - len(row), page.glyphs.ellipsis))
+            row += fit_right(held_text, 12) + fit_right(reserved_text, 12) + (fit_right(share, 9) if has_share else "")
+            yield from theme.named(Text(row), partial(theme.trace_name, summary.path), theme.NAME_WIDTH_LEAST, page)

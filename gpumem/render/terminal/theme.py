@@ -2,14 +2,19 @@
 
 Owns: the console, the styles' names, fitting text into widths. Must not know: any finding.
 Foreign text (paths, functions, marks) goes through `printable` first, and rich never reads it as markup.
+
+No line is wider than the page, from MIN_WIDTH cells on: sentences are broken at blanks, figures keep their unit, names
+and paths are cut, and where the columns of a table do not fit, each row takes two lines. One thing alone may be wider:
+what is there to be pasted, a command or the path of a file that was just written. We neither break nor cut it; where it
+does not fit beside its words it has a line to itself (`pasted`), which the terminal wraps without harm to a copy.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -26,6 +31,11 @@ MAX_WIDTH = 1000
 _DIGITS_MOST = 9
 _HEIGHT = 24
 PATH_WIDTH_LEAST = 20
+PLACE_WIDTH_LEAST = 24
+"""Of a site beside its figures; where there is less room, it stands below them."""
+NAME_WIDTH_LEAST = 8
+"""The same of a trace's name."""
+INDENT = "  "
 
 TITLE = "bold"
 FIGURE = "bold"
@@ -75,11 +85,13 @@ class Page:
 _RANK_WIDTH = 6
 
 
-def make_console(stream: TextIO) -> Console:
-    """A console on `stream` that adds nothing of its own: no highlighting, no markup, no emoji, no wrapping."""
+def make_console(stream: TextIO, width_otherwise: int = DEFAULT_WIDTH) -> Console:
+    """A console on `stream` that adds nothing of its own: no highlighting, no markup, no emoji, no wrapping; with
+    `width_otherwise` where neither COLUMNS nor a terminal names a width.
+    """
     return Console(
         file=stream,
-        width=_width(stream),
+        width=_width(stream, width_otherwise),
         height=_HEIGHT,  # else rich asks the environment for both
         highlight=False,
         markup=False,
@@ -97,13 +109,15 @@ def page_of(console: Console) -> Page:
     return Page(max(MIN_WIDTH, console.width), UNICODE)
 
 
-def _width(stream: TextIO) -> int:
+def _width(stream: TextIO, width_otherwise: int) -> int:
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and len(columns) <= _DIGITS_MOST and int(columns) > 0:
         return min(MAX_WIDTH, int(columns))
     if stream.isatty():
-        return shutil.get_terminal_size((DEFAULT_WIDTH, _HEIGHT)).columns
-    return DEFAULT_WIDTH
+        with suppress(OSError):  # of this stream's terminal: the other one may be a file
+            return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH
+        return DEFAULT_WIDTH
+    return width_otherwise
 
 
 def fit_right(text: str, width: int) -> str:
@@ -123,6 +137,18 @@ def labelled(label: str, label_width: int, figures: Text, page: Page) -> Iterato
     else:
         yield Text(shorten(label, page.width, page.glyphs.ellipsis))
         yield figures
+
+
+def named(row: Text, name: Callable[[int, str], str], least: int, page: Page) -> Iterator[Text]:
+    """A row of figures and whose they are, as `name` writes it in so many cells with that ellipsis: behind the figures
+    where `least` cells are left, else below them.
+    """
+    room = page.width - row.cell_len - len(INDENT)
+    if room >= least:
+        yield row.append(f"{INDENT}{name(room, page.glyphs.ellipsis)}", style="not bold")
+    else:
+        yield row
+        yield Text(INDENT + name(page.width - len(INDENT), page.glyphs.ellipsis))
 
 
 def shorten(text: str, width: int, ellipsis: str) -> str:
@@ -182,18 +208,52 @@ def site_text(file: str, line: int, function: str, width: int, ellipsis: str) ->
     return f"{shorten_path(shown_file, room - cell_len(shown_function), ellipsis)}{number} {shown_function}"
 
 
-def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """`text` broken at blanks into lines of at most `width` cells where its words allow; a figure keeps its unit."""
+def wrap(text: str, page: Page, *, room: int | None = None, indent: str = "") -> list[str]:
+    """`text` broken at blanks into lines of at most `room` cells, by default the page's; a figure keeps its unit, and a
+    word that is wider than a line is cut, a path from the left.
+    """
+    width = page.width if room is None else room
     lines: list[str] = []
     current = ""
     for word in FIGURE_AND_UNIT.sub("\\1\u00a0\\2", text).split(" "):
-        longer = f"{current} {word}" if current else (indent if lines else "") + word
+        shown = _cut_word(word, width - cell_len(indent), page.glyphs.ellipsis)
+        longer = f"{current} {shown}" if current else (indent if lines else "") + shown
         if current and cell_len(longer) > width:
             lines.append(current)
-            current = indent + word
+            current = indent + shown
         else:
             current = longer
     return [line.replace("\u00a0", " ") for line in [*lines, current]]
+
+
+def _cut_word(word: str, width: int, ellipsis: str) -> str:
+    """The word in so many cells; one that has a slash in it and is no path keeps its beginning too."""
+    path = shorten_path(word, width, ellipsis)
+    return path if 2 * cell_len(path) >= width or cell_len(word) <= width else shorten(word, width, ellipsis)
+
+
+def wrap_behind(indent: str, text: str, page: Page) -> list[str]:
+    """`text` as wrap breaks it, every line behind `indent`."""
+    return [indent + line for line in wrap(text, page, room=page.width - cell_len(indent))]
+
+
+def pasted(lead: str, what: str, page: Page, *, indent: str = INDENT) -> list[str]:
+    """What there is to paste behind the words that lead to it; on the next line, whole, where the page has no room for
+    both.
+    """
+    together = f"{lead} {what}"
+    return [together] if cell_len(together) <= page.width else [*wrap(lead, page), indent + what]
+
+
+def led_by_path(path: str, said: str, page: Page, *, lead: str = "") -> list[str]:
+    """A file that was just written, or has to be seen to, and what is said of it; where the page has no room for both
+    the path has a line to itself.
+    """
+    together = f"{lead}{path}{said}"
+    if cell_len(together) <= page.width:
+        return [together]
+    head = pasted(lead.rstrip(), path, page) if lead else [path]
+    return [*head, *wrap_behind(INDENT, said.lstrip(": "), page)]
 
 
 def fitting(width: int, *texts: str) -> str:
@@ -208,17 +268,17 @@ def head_lines(path: str, facts: Sequence[str], page: Page) -> list[str]:
     room = page.width - cell_len(tail)
     if room >= PATH_WIDTH_LEAST:
         return [shorten_path(path, room, page.glyphs.ellipsis) + tail]
-    return wrap_items([shorten_path(path, page.width, page.glyphs.ellipsis), *facts], page.width, gap)
+    return wrap_items([shorten_path(path, page.width, page.glyphs.ellipsis), *facts], page, gap)
 
 
-def wrap_items(items: Sequence[str], width: int, gap: str = "   ") -> list[str]:
-    """The items beside one another with `gap` between them, as many a line as fit; none is broken."""
+def wrap_items(items: Sequence[str], page: Page, gap: str = "   ") -> list[str]:
+    """The items beside one another with `gap` between them, as many a line as fit; one wider than that is wrapped."""
     lines: list[str] = []
     for item in items:
-        if lines and cell_len(lines[-1]) + len(gap) + cell_len(item) <= width:
+        if lines and cell_len(lines[-1]) + len(gap) + cell_len(item) <= page.width:
             lines[-1] += gap + item
         else:
-            lines.append(item)
+            lines.extend(wrap(item, page, indent=INDENT))
     return lines
 
 

@@ -27,6 +27,8 @@ CAPACITY_NEAR = 1.25
 MARKS_NAMED = 12
 TICK_CELLS = 14
 MARK_CELLS = 40
+_MARK_TIME_CELLS = 15
+"""Of a mark's key and time beside its name."""
 _NOTHING = "Nothing was allocated in this part of the trace."
 _NOT_RECORDED = "No allocator was recorded, so there are no curves; gpumem summary says what is known."
 _MARK_KEYS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -41,14 +43,14 @@ def render_timeline(timeline: Timeline, page: Page) -> Text:
     """Each device's curves, one below the other."""
     lines: list[Text | str] = []
     if not timeline.devices:
-        lines.extend(map(Text, theme.wrap(_NOTHING if timeline.is_recorded else _NOT_RECORDED, page.width)))
+        lines.extend(map(Text, theme.wrap(_NOTHING if timeline.is_recorded else _NOT_RECORDED, page)))
     for device in timeline.devices:
         if lines:
             lines.append("")
         lines.extend(_device_lines(timeline, device, page))
     if timeline.left_out_ns:
         left_out = f"The quiet first {format_duration(timeline.left_out_ns)} are left out; --from start draws them too."
-        lines += ["", *(Text(line, style=theme.QUIET) for line in theme.wrap(left_out, page.width))]
+        lines += ["", *(Text(line, style=theme.QUIET) for line in theme.wrap(left_out, page))]
     return theme.join_lines(lines)
 
 
@@ -65,7 +67,7 @@ def _device_lines(timeline: Timeline, device: DeviceTimeline, page: Page) -> Ite
     columns = _columns(timeline, device, plot_width(page))
     held = max(column.held_max for column in columns)
     reserved = max(column.reserved_max for column in columns)
-    for line in theme.wrap(_verdict(device, held, reserved), page.width):
+    for line in theme.wrap(_verdict(device, held, reserved), page):
         yield Text(line, style=theme.TITLE)
     yield ""
     capacity = device.facts.capacity_bytes
@@ -74,7 +76,7 @@ def _device_lines(timeline: Timeline, device: DeviceTimeline, page: Page) -> Ite
     yield from _time_axis(timeline, page)
     yield from _mark_rows(timeline, device, page)
     yield ""
-    for line in theme.wrap_items(_legend(page, _held_word(device), near), page.width):
+    for line in theme.wrap_items(_legend(page, _held_word(device), near), page):
         yield Text(line, style=theme.QUIET)
     yield from _mark_legend(timeline, device, page)
 
@@ -234,16 +236,19 @@ def _mark_legend(timeline: Timeline, device: DeviceTimeline, page: Page) -> Iter
         yield Text(f"{page.glyphs.vertical} {_steps_text(steps)}", style=theme.QUIET)
     moments = zip(timeline.marks, timeline.mark_moments, strict=True)
     texts = [(mark, _mark_text(mark, moment)) for mark, moment in moments if mark.kind is MarkKind.MARK]
+    room = min(MARK_CELLS, page.width - _MARK_TIME_CELLS)
     named = [
-        f"{key} {theme.shorten(text, MARK_CELLS, page.glyphs.ellipsis)} ({format_duration(mark.time_ns)})"
+        f"{key} {theme.shorten(text, room, page.glyphs.ellipsis)} ({format_duration(mark.time_ns)})"
         for (mark, text), key in zip(texts, _MARK_KEYS[:MARKS_NAMED], strict=False)
     ]
-    yield from (Text(line) for line in theme.wrap_items(named, page.width))
+    yield from (Text(line) for line in theme.wrap_items(named, page))
     if len(marks) > MARKS_NAMED:
-        yield Text(f"  and {format_count(len(marks) - MARKS_NAMED)} more marks; narrow with --from and --to")
+        more = f"and {format_count(len(marks) - MARKS_NAMED)} more marks; narrow with --from and --to"
+        yield from map(Text, theme.wrap_behind(theme.INDENT, more, page))
     for oom in device.ooms[:MARKS_NAMED]:
         text = f"! out of memory  {format_duration(oom.time_ns)}, event {format_count(oom.event)}"
-        yield Text(text, style=theme.ERROR)
+        for line in theme.wrap(text, page, indent=theme.INDENT):
+            yield Text(line, style=theme.ERROR)
 
 
 def _steps_text(steps: Sequence[Mark]) -> str:

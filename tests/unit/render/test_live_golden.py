@@ -17,7 +17,7 @@ from gpumem.render.json_live import render_live as render_json
 from gpumem.render.terminal.live import render_live
 from gpumem.render.terminal.theme import ASCII, UNICODE, Page
 from gpumem.trace.moments import End
-from narrow_page import NARROW, check_narrow
+from narrow_page import check_narrow
 from nvml_stand_in import MIB, Figures, ListedProcess, StandInDevice, StandInError, StandInNvml
 from pretended_proc import PretendedProc
 from trace_builder import GiB
@@ -101,8 +101,10 @@ def test_machine_looks_like_its_golden(
 
 
 @pytest.mark.parametrize("name", list(MACHINES))
-def test_machine_fits_60_columns(name: str, tmp_path: Path) -> None:
-    check_narrow(render_live(explain(name, tmp_path), NARROW))
+def test_machine_fits_narrow_terminals(name: str, tmp_path: Path) -> None:
+    live = explain(name, tmp_path)
+    for width in (40, 43, 54, 60, 71, 100):
+        check_narrow(render_live(live, Page(width, UNICODE)), Page(width, UNICODE))
 
 
 def test_one_process_looks_like_its_golden(golden: Callable[[str, str], None], tmp_path: Path) -> None:

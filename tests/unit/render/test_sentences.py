@@ -65,7 +65,7 @@ def test_recording_that_ended_for_want_of_memory_says_so() -> None:
     summary = summarise_trace(TraceBuilder(ended_by="no_memory").segment(2 * MIB).alloc("a", 512).build())
     lost = "no memory left for its events: recording stopped there, the program went on"
     assert lost in " ".join(render_summaries([summary], Page(80, UNICODE)).plain.split())
-    assert f"the process had {lost}\n" in render_run_end([summary])
+    assert f"  the process had {lost}" in render_run_end([summary], Page(120, UNICODE))
 
 
 def test_trace_of_nothing_at_all_does_not_say_that_nothing_was_used() -> None:

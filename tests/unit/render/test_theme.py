@@ -7,6 +7,7 @@ import io
 import pytest
 
 from gpumem.render.terminal import theme
+from gpumem.render.terminal.theme import UNICODE, Page
 from gpumem.render.text import printable
 
 
@@ -46,8 +47,29 @@ def test_paths_give_way_before_functions_and_numbers_never(width: int, shown: st
 
 
 def test_figures_keep_their_units_when_lines_are_broken() -> None:
-    lines = theme.wrap("the card has 140.00 GiB and 2.3 % of it are used by this program", 18)
+    lines = theme.wrap("the card has 140.00 GiB and 2.3 % of it are used by this program", Page(18, UNICODE))
     assert lines == ["the card has", "140.00 GiB and", "2.3 % of it are", "used by this", "program"]
+
+
+def test_word_wider_than_a_line_is_cut_and_a_path_keeps_its_name() -> None:
+    page = Page(20, UNICODE)
+    assert theme.wrap("see /srv/runs/of/yesterday/a.gpumem or " + "x" * 30, page) == [
+        "see",
+        "…/yesterday/a.gpumem",
+        "or",
+        "xxxxxxxxx…xxxxxxxxxx",
+    ]
+    assert theme.wrap_behind("    ", "one two three four five", page) == ["    one two three", "    four five"]
+
+
+def test_what_is_to_be_pasted_is_never_broken() -> None:
+    command = "gpumem summary /srv/runs/of/yesterday/a.gpumem"
+    assert theme.pasted("next:", command, Page(60, UNICODE)) == [f"next: {command}"]
+    assert theme.pasted("next:", command, Page(40, UNICODE)) == ["next:", f"  {command}"]
+    path, said = "/srv/runs/of/yesterday/a.gpumem", ": 12 events, exit code 3"
+    assert theme.led_by_path(path, said, Page(60, UNICODE)) == [path + said]
+    assert theme.led_by_path(path, said, Page(20, UNICODE)) == [path, "  12 events, exit", "  code 3"]
+    assert theme.led_by_path(path, said, Page(20, UNICODE), lead="wrote ")[:2] == ["wrote", f"  {path}"]
 
 
 def test_page_follows_columns_and_encoding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -27,6 +28,8 @@ class Output:
     journal_folder: Path
     replaced: Path | None = None
     """An older trace of that name, which the new one replaces once it is complete."""
+    is_folder_made: bool = False
+    """Whether `folder` was not there before."""
 
     @property
     def is_apart(self) -> bool:
@@ -40,13 +43,22 @@ def find_output(output: str | None, *, force: bool) -> Output:
     Raises TargetExists, UsageError and OutputUnwritable. With `force`, what an earlier run left is removed, except a
     finished trace: that one is replaced when the new one is complete.
     """
+    is_folder_made = _make_folder(output)
     folder, first_name = _split_output(output)
     check_writable(folder)
     if first_name is not None:
         check_target(folder / first_name, force=force)
     journal_folder = find_journal_folder(folder)
     replaced = None if first_name is None or not os.path.lexists(folder / first_name) else folder / first_name
-    return Output(folder, first_name, journal_folder, replaced)
+    return Output(folder, first_name, journal_folder, replaced, is_folder_made)
+
+
+def remove_unused(output: Output) -> None:
+    """Removes the folders that find_output made and that nothing came to stand in."""
+    for folder, is_made in ((output.journal_folder, output.is_apart), (output.folder, output.is_folder_made)):
+        if is_made:
+            with suppress(OSError):  # something stands in it, or it is gone
+                folder.rmdir()
 
 
 def find_journal_folder(folder: Path) -> Path:
@@ -75,15 +87,21 @@ def check_target(trace_path: Path, *, force: bool, option: str | None = "-o") ->
         part_path(trace_path).unlink(missing_ok=True)
 
 
+def _make_folder(output: str | None) -> bool:
+    """Makes the folder that a name with a slash at its end asks for; whether there was none."""
+    if output is None or not output.endswith(os.sep) or Path(output).exists():
+        return False
+    try:
+        Path(output).mkdir()
+    except OSError as error:
+        raise OutputUnwritable(f"{output} cannot be made ({error.strerror}); choose another with -o.") from None
+    return True
+
+
 def _split_output(output: str | None) -> tuple[Path, str | None]:
     if output is None:
         return Path.cwd(), None
     path = Path(output).absolute()
-    if output.endswith(os.sep) and not path.exists():
-        try:
-            path.mkdir()
-        except OSError as error:
-            raise OutputUnwritable(f"{output} cannot be made ({error.strerror}); choose another with -o.") from None
     if path.is_dir():
         return path, None
     if output.endswith(os.sep):

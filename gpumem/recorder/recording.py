@@ -129,6 +129,8 @@ def begin(trace_path: Path, spec: RecordSpec) -> Recording:
     stacks_off = _start_walker() if spec.stacks else "Stacks were not asked for."
     if not abi.is_recording():
         # A forked child whose allocator was faster already has a journal of its own.
+        if spec.sealed_by_other:
+            _make_folders_again(trace_path, spec)
         with _standard_numbers_taken():
             abi.start_recording(
                 spec.journal_path(trace_path),
@@ -233,6 +235,13 @@ def _standard_numbers_taken() -> Iterator[None]:
     finally:
         for number in taken:
             os.close(number)
+
+
+def _make_folders_again(trace_path: Path, spec: RecordSpec) -> None:
+    """A process that outlives its run may begin after that has removed the folders in which nothing stood."""
+    for folder in (trace_path.parent, spec.journal_path(trace_path).parent):
+        with suppress(OSError):  # whoever opens the journal says what is wrong
+            folder.mkdir(exist_ok=True)
 
 
 def _begin_armed(spec: RecordSpec) -> None:

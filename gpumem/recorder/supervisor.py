@@ -15,7 +15,7 @@ from pathlib import Path
 from gpumem.recorder.child import Child, describe_end
 from gpumem.recorder.interpreter import find_start_up_file
 from gpumem.recorder.launcher import launch_command
-from gpumem.recorder.output import Output
+from gpumem.recorder.output import Output, remove_unused
 from gpumem.recorder.sealer import FailedJournal, FinishedTrace, Sealer
 from gpumem.recorder.spec import TRACE_SUFFIX, VARIABLE, RecordSpec, find_default_stem
 from gpumem.recorder.target import Target
@@ -70,6 +70,7 @@ def run_program(request: RunRequest) -> RunOutcome:
         return _finish(request, run_id, sealer, child.pid, wait_status, duration_ns)
     finally:
         sealer.close()
+        remove_unused(request.output)
 
 
 def _find_command(target: Target) -> list[str]:
@@ -124,8 +125,6 @@ def _finish(
     found = [trace for trace in sealer.finished if trace not in dropped]
     traces = sorted(found, key=lambda trace: (trace.pid != pid, trace.path.name))
     unfinished = [] if is_sealed else [journal.path for journal in kept if journal.path.exists()]
-    if request.output.is_apart and not unfinished and not any(journal.is_recording for journal in journals):
-        request.output.journal_folder.rmdir()
     nothing = None
     if not traces and not kept:
         nothing = find_reason_for_nothing(request.target, journals, dropped)

@@ -94,3 +94,13 @@ def test_journals_stand_apart_where_files_cannot_be_mapped(tmp_path: Path, monke
     assert found.folder == tmp_path
     assert found.journal_folder.is_dir()
     found.journal_folder.rmdir()
+
+
+def test_folder_is_removed_again_only_if_it_was_made_and_nothing_stands_in_it(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    for name in ("old/", "new/", "used/"):
+        found = find_output(name, force=False)
+        if name == "used/":
+            (tmp_path / "used" / "notes.txt").touch()
+        output.remove_unused(found)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old", "used"]

@@ -327,6 +327,13 @@ def answer_cache_info() -> str | None:
     return decode_text(reason.value) if status else None
 
 
+def serve_directly() -> str | None:
+    """Has PyTorch come to our allocator by the shortest way; why not, where this PyTorch does not let it."""
+    reason = ctypes.create_string_buffer(TEXT_CAPACITY)
+    status = load_core().gm_torch_serve_directly(reason, TEXT_CAPACITY)
+    return decode_text(reason.value) if status else None
+
+
 def statistics_by_name(statistics: AllocatorStatistics) -> Mapping[str, Mapping[str, Counter]]:
     """The counters as PyTorch nests them: name, then "all", "small_pool", "large_pool"."""
     pools = {

@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uin
 
 from gpumem.abi.policy_layout import CHeapBlocks, CHeapSegments
 
-ALLOCATOR_ABI_HASH = "6cdd0424c4d5dacf3b34a1e2090a6a2b326e66c7cd0a8ed8f024f1577be735a8"
+ALLOCATOR_ABI_HASH = "f0c47692be9ccb9efd85081ec1a978f3c01c8fc9a91756755837fbcb3cba2b47"
 """SHA-256 of the gpumem_allocator.h that this module was written for."""
 
 
@@ -130,6 +130,7 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_torch_start": (c_int32, (c_uint32, POINTER(c_void_p), c_char_p, c_size_t)),
     "gm_torch_share": (c_int32, (c_void_p,)),
     "gm_torch_answer_cache_info": (c_int32, (c_char_p, c_size_t)),
+    "gm_torch_serve_directly": (c_int32, (c_char_p, c_size_t)),
     "gm_cupy_create": (c_int32, (c_void_p, c_void_p, POINTER(c_void_p))),
     "gm_cupy_malloc_function": (c_void_p, (c_void_p,)),
     "gm_cupy_free_function": (c_void_p, (c_void_p,)),

@@ -3,6 +3,8 @@
 // Owns: which device has which allocator. Must not know: PyTorch's headers; what is declared here with PyTorch's shape
 // (pool ids, filters) is what its setters of functions take. A device gets its allocator at its first request, when
 // PyTorch has started CUDA; it is never destroyed, as PyTorch frees until the process is gone.
+#include "torch_allocator.h"
+
 #include <pthread.h>
 #include <unistd.h>
 
@@ -40,7 +42,9 @@ struct Prepared {
 };
 
 std::array<std::atomic<LiveAllocator*>, kDevicesMax> g_allocators{};
+std::atomic<size_t> g_devices_end{0};  // no device from here on has one
 Prepared& g_prepared = *new Prepared;
+thread_local gpumem::torch::Asked g_asked;
 
 // In a forked child, where the thread that started a device meanwhile is gone, nobody gives its lock back.
 void renew_lock() {
@@ -54,6 +58,13 @@ LiveAllocator* find_allocator(int device) {
   if (device < 0 || device >= kDevicesMax) return nullptr;
   LiveAllocator* found = g_allocators[static_cast<size_t>(device)].load(std::memory_order_acquire);
   return found && !found->is_inherited() ? found : nullptr;
+}
+
+// With the lock of what is prepared held.
+void keep(int device, LiveAllocator* allocator) {
+  auto place = static_cast<size_t>(device);
+  g_allocators[place].store(allocator, std::memory_order_release);
+  if (place >= g_devices_end.load()) g_devices_end.store(place + 1);
 }
 
 uint64_t limit_by_fraction(double fraction, uint64_t memory_bytes) {
@@ -76,7 +87,7 @@ LiveAllocator* start_device(int device) {
   double fraction = known.fractions[static_cast<size_t>(device)];
   if (fraction >= 0.0) options.limit_bytes = limit_by_fraction(fraction, cuda->memory_bytes());
   auto* made = new LiveAllocator(std::move(cuda), options);
-  g_allocators[static_cast<size_t>(device)].store(made, std::memory_order_release);
+  keep(device, made);
   return made;
 }
 
@@ -191,20 +202,48 @@ gm_status gm_torch_share(gm_allocator* allocator) {
     double fraction = known.fractions[static_cast<size_t>(device)];
     uint64_t limit_bytes = limit_by_fraction(fraction, shared->memory_bytes());
     if (fraction >= 0.0) shared->with_policy([&](gpumem::Policy& policy) { policy.set_limit(limit_bytes); });
-    g_allocators[static_cast<size_t>(device)].store(shared, std::memory_order_release);
+    keep(device, shared);
     return GM_OK;
   });
 }
 
-extern "C" {
+namespace gpumem::torch {
 
-[[gnu::hot]] GM_API void* gm_torch_malloc(size_t bytes, int device, void* stream) {
+void* serve(size_t bytes, int device, void* stream) {
   LiveAllocator* allocator = find_allocator(device);
   if (!allocator) allocator = start_device(device);
-  gpumem::Allocation allocation;
+  Allocation allocation;
   Outcome outcome = allocator->allocate(bytes, handle_of(stream), &allocation);
   if (outcome != Outcome::kOk) fail(allocator, outcome, bytes, device);
   return reinterpret_cast<void*>(static_cast<uintptr_t>(allocation.address));
+}
+
+// One inherited by a forked child takes every block back without a word.
+bool take_back(void* address) {
+  if (!address) return true;
+  Outcome outcome = Outcome::kNotLive;
+  size_t end = g_devices_end.load(std::memory_order_acquire);
+  for (size_t device = 0; device < end && outcome == Outcome::kNotLive; ++device) {
+    LiveAllocator* allocator = g_allocators[device].load(std::memory_order_acquire);
+    if (!allocator) continue;
+    outcome =
+        guarded_value(Outcome::kDeviceFailed, [&] { return allocator->free(reinterpret_cast<uintptr_t>(address)); });
+  }
+  return outcome != Outcome::kNotLive;
+}
+
+Asked last_asked() {
+  return g_asked;
+}
+
+}  // namespace gpumem::torch
+
+extern "C" {
+
+[[gnu::hot]] GM_API void* gm_torch_malloc(size_t bytes, int device, void* stream) {
+  void* address = gpumem::torch::serve(bytes, device, stream);
+  g_asked = gpumem::torch::Asked{device, stream, address};
+  return address;
 }
 
 // Called from destructors of tensors, where an exception would end the process.

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from gpumem import abi
-from gpumem.abi.allocator import answer_cache_info, load_core, prepare_torch
+from gpumem.abi.allocator import answer_cache_info, load_core, prepare_torch, serve_directly
 from gpumem.errors import TrackerUnavailable
 from gpumem.recorder import own_allocators, torch_figures
 
@@ -64,6 +64,7 @@ def plug_in(torch: ModuleType, *, settings: str) -> str | None:
     _kept.append(plugged)
     own_allocators.note_torch_served(settings)
     _serve_figures(torch)
+    serve_directly()  # where it cannot be, requests come by PyTorch's own, longer way and are served as well
     return answer_cache_info()
 
 

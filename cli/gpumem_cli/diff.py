@@ -32,7 +32,7 @@ TOP = 6
     metavar="MOMENT",
     multiple=True,
     help="When: one for both traces, or one each by giving it twice; of one trace, the two moments to compare. "
-    f"The peak by default; else {options.MOMENTS}.",
+    f"The peak by default, each device's own; else {options.MOMENTS}.",
 )
 @options.json_option
 @options.top_option(TOP, "changes")

@@ -36,7 +36,8 @@ def compare_traces(
 ) -> TraceDiff:
     """What changed from a moment of one trace to a moment of another, or of the same one; by default at their peaks.
 
-    Where one side does not know its block bytes of a device, both are measured by requests there. Raises MomentUnknown.
+    A peak is each device's own: devices that fill up at different times are all compared when they are fullest. Where
+    one side does not know its block bytes of a device, both are measured by requests there. Raises MomentUnknown.
     `scanned`: the scans of both whole traces and these devices, where they were made already.
     """
     moments = (before_moment or Peak(), after_moment or Peak())
@@ -114,6 +115,8 @@ def _compare_devices(before: DeviceSide | None, after: DeviceSide | None, lines:
     return DeviceDiff(
         before_device=None if before is None else DeviceOrdinal(before.facts.device),
         after_device=None if after is None else DeviceOrdinal(after.facts.device),
+        before_instant=None if before is None else before.instant,
+        after_instant=None if after is None else after.instant,
         facts=some.facts,
         basis=basis,
         held_bytes=held,

@@ -104,6 +104,9 @@ class DeviceDiff:
     before_device: DeviceOrdinal | None
     """None where that side did not use it."""
     after_device: DeviceOrdinal | None
+    before_instant: Instant | None
+    """When it was looked at; None where that side did not use it."""
+    after_instant: Instant | None
     facts: DeviceFacts
     """Those of the later side, of the earlier one where that did not use it."""
     basis: Basis
@@ -145,7 +148,8 @@ class ComparedSide:
 
     path: str
     moment: Moment
-    instant: Instant
+    instant: Instant | None
+    """None where the moment is a peak, and each of several devices has its own."""
     meta: TraceMeta
     unknown_devices: Sequence[DeviceOrdinal]
     """Those it used whose block bytes are not known."""

@@ -58,6 +58,7 @@ class DeviceSide:
 
     facts: DeviceFacts
     basis: Basis
+    instant: Instant
     held_bytes: int
     requested_bytes: int
     reserved_bytes: int
@@ -80,7 +81,8 @@ class DeviceSide:
 class TraceSide:
     """All devices of one trace at a moment."""
 
-    instant: Instant
+    instant: Instant | None
+    """None where the moment is a peak, and each of several devices has its own."""
     devices: Mapping[DeviceOrdinal, DeviceSide]
 
     def all_frames(self) -> Iterator[Frame]:
@@ -95,19 +97,21 @@ def measure_side(
     devices: Collection[DeviceOrdinal] | None,
     scanned: Sequence[DeviceScan] | None = None,
 ) -> TraceSide:
-    """The devices that `trace` used (of `devices`, or all) at `moment`; raises MomentUnknown.
+    """The devices that `trace` used (of `devices`, or all) at `moment`, each at its own where that is a peak; raises
+    MomentUnknown.
 
     `scanned`: the scan of the whole trace and these devices, where it was made already.
     """
-    instant, scans = _scan_at(trace, moment, devices, scanned)
+    scans = _scan_at(trace, moment, devices, scanned)
     reader = _StackReader(trace)
     facts = {DeviceOrdinal(one.device): one for one in trace.meta.devices}
     measured = {}
-    for scan, state in scans:
-        process_bytes = find_process_bytes(trace, scan.device, instant)
+    for scan, state, instant in scans:
         one = facts.get(scan.device, DeviceFacts(scan.device))
-        measured[scan.device] = _device_side(trace, reader, one, scan, state, process_bytes)
-    return TraceSide(instant, measured)
+        measured[scan.device] = _device_side(trace, reader, one, scan, state, instant)
+    if isinstance(moment, Peak) and len(scans) > 1:
+        return TraceSide(None, measured)
+    return TraceSide(scans[0][2] if scans else find_instant(trace, moment, devices=devices), measured)
 
 
 def _scan_at(
@@ -115,20 +119,30 @@ def _scan_at(
     moment: Moment,
     devices: Collection[DeviceOrdinal] | None,
     scanned: Sequence[DeviceScan] | None,
-) -> tuple[Instant, list[tuple[DeviceScan, StateAt]]]:
-    """The scan of every device, each with its state at the moment; the peak of one device is met on the way."""
+) -> list[tuple[DeviceScan, StateAt, Instant]]:
+    """The scan of every device, with its state at the moment and when that is: of a peak, each device's own."""
     if moment == Peak():
         scans = scan_trace(trace, devices=devices) if scanned is None else scanned
-        if len(scans) == 1:
-            (scan,) = scans
-            event = scan.held_peak.event
-            return Instant(event, time_of(trace, event)), [(scan, StateAt(scan.peak_levels, scan.peak_blocks))]
+        events = [scan.held_peak.event for scan in scans]
+        return [
+            (scan, StateAt(scan.peak_levels, scan.peak_blocks), Instant(event, time_of(trace, event)))
+            for scan, event in zip(scans, events, strict=True)
+        ]
+    if isinstance(moment, Peak):
+        used = [scan.device for scan in (scan_trace(trace, devices=devices) if scanned is None else scanned)]
+        return [one for device in used for one in _scan_together(trace, moment, [device])]
+    return _scan_together(trace, moment, devices)
+
+
+def _scan_together(
+    trace: Trace, moment: Moment, devices: Collection[DeviceOrdinal] | None
+) -> list[tuple[DeviceScan, StateAt, Instant]]:
     instant = find_instant(trace, moment, devices=devices)
-    return instant, [(scan, scan.state) for scan in scan_trace(trace, devices=devices, event=instant.event)]
+    return [(scan, scan.state, instant) for scan in scan_trace(trace, devices=devices, event=instant.event)]
 
 
 def _device_side(
-    trace: Trace, reader: _StackReader, facts: DeviceFacts, scan: DeviceScan, state: StateAt, process_bytes: int | None
+    trace: Trace, reader: _StackReader, facts: DeviceFacts, scan: DeviceScan, state: StateAt, instant: Instant
 ) -> DeviceSide:
     blocks = state.blocks.select(~state.blocks.pending)
     by_stack = _sum_by_stack(blocks, basis_column(trace, scan.device))
@@ -137,12 +151,13 @@ def _device_side(
     return DeviceSide(
         facts=facts,
         basis=basis_of(trace, scan.device),
+        instant=instant,
         held_bytes=state.levels.held_bytes,
         requested_bytes=state.levels.requested_bytes,
         reserved_bytes=state.levels.reserved_bytes,
         held_bytes_peak=scan.held_peak.peak_bytes if has_all else None,
         reserved_bytes_peak=scan.reserved_peak.peak_bytes if has_all else None,
-        nvml_process_bytes=process_bytes,
+        nvml_process_bytes=find_process_bytes(trace, scan.device, instant),
         stacks=reader.read(by_stack),
         stackless_bytes=stackless_bytes,
         stackless_count=stackless_count,

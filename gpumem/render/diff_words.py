@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from gpumem.analyses.diff_findings import BeforeAfter, Change, ComparedSide, DeviceDiff, GroupDiff, Held, TraceDiff
 from gpumem.analyses.diff_headline import Figure, Headline, HeadlineKind, figure_of, find_headline
+from gpumem.heap.instants import Instant
 from gpumem.render.text import printable
 from gpumem.trace.model import Frame
-from gpumem.trace.moments import Peak, format_moment
+from gpumem.trace.moments import format_moment
 from gpumem.units import (
     counted,
     format_bytes,
@@ -91,15 +92,23 @@ def counts_text(group: GroupDiff, arrow: str = ARROW) -> str:
     return f"{format_count(group.before_count)} {arrow} {counted(group.after_count, 'block')}"
 
 
-def side_text(side: ComparedSide, *, has_devices: bool = False) -> str:
-    """`peak (1.7 s, event 248)`: the moment that was asked for, and the event it is; `has_devices`: there are several,
-    whose peak is that of all of them together.
-    """
-    if side.instant.event < 0:
-        return f"{printable(format_moment(side.moment))} (before the first event)"
-    event = f"event {format_count(side.instant.event)}"
-    of = " of all devices" if has_devices and isinstance(side.moment, Peak) else ""
-    return f"{printable(format_moment(side.moment))}{of} ({format_duration(side.instant.time_ns)}, {event})"
+def side_text(side: ComparedSide) -> str:
+    """`peak (1.7 s, event 248)`: the moment that was asked for, and the event it is."""
+    moment = printable(format_moment(side.moment))
+    return f"{moment} of each device" if side.instant is None else f"{moment} ({_event_text(side.instant)})"
+
+
+def own_moments_text(diff: TraceDiff, device: DeviceDiff) -> str:
+    """When each side's device was looked at, where devices have moments of their own; else ""."""
+    sides = (("before", diff.before, device.before_instant), ("after", diff.after, device.after_instant))
+    said = [f"{name} at {_event_text(at)}" for name, side, at in sides if side.instant is None and at is not None]
+    return f"peak of device {device.device}: {', '.join(said)}" if said else ""
+
+
+def _event_text(instant: Instant) -> str:
+    if instant.event < 0:
+        return "before the first event"
+    return f"{format_duration(instant.time_ns)}, event {format_count(instant.event)}"
 
 
 def figure_name(figure: Figure, basis: Basis) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from gpumem.analyses.diff_findings import BeforeAfter, ComparedSide, DeviceDiff, GroupDiff, TraceDiff
 from gpumem.analyses.diff_headline import Growth, GrowthCheck
 from gpumem.analyses.diff_ranks import RankDiffs
+from gpumem.heap.instants import Instant
 from gpumem.render.diff_words import headline_sentence
 from gpumem.render.json_parts import Json, document, frame
 from gpumem.trace.model import Frame
@@ -70,8 +71,8 @@ def _side(side: ComparedSide) -> Json:
     return {
         "path": side.path,
         "moment": format_moment(side.moment),
-        "event": side.instant.event,
-        "time_ns": side.instant.time_ns,
+        "event": None if side.instant is None else side.instant.event,
+        "time_ns": None if side.instant is None else side.instant.time_ns,
         "source": side.meta.source.value,
         "truncated": side.meta.history_truncated,
         "records_lost": side.meta.records_lost,
@@ -83,6 +84,8 @@ def _device(device: DeviceDiff) -> Json:
         "device": device.device,
         "before_device": device.before_device,
         "after_device": device.after_device,
+        "before_moment": _moment(device.before_instant),
+        "after_moment": _moment(device.after_instant),
         "name": device.facts.name,
         "allocated_bytes": None if device.allocated_bytes is None else _figure(device.allocated_bytes),
         "requested_bytes": _figure(device.requested_bytes),
@@ -94,6 +97,10 @@ def _device(device: DeviceDiff) -> Json:
         "by_site": [_group(group) for group in device.by_site],
         "by_stack": [_group(group) for group in device.by_stack],
     }
+
+
+def _moment(instant: Instant | None) -> Json:
+    return None if instant is None else {"event": instant.event, "time_ns": instant.time_ns}
 
 
 def _figure(figure: BeforeAfter) -> Json:

@@ -11,7 +11,7 @@ from gpumem.analyses.diff_findings import BeforeAfter, Change, DeviceDiff, Group
 from gpumem.analyses.diff_headline import Figure, figure_of
 from gpumem.analyses.diff_settings import SettingDiff
 from gpumem.analyses.page import DIFF_GROUPS_LISTED, PageFindings
-from gpumem.render.diff_words import counts_text, figure_name, headline_sentence, side_text
+from gpumem.render.diff_words import counts_text, figure_name, headline_sentence, own_moments_text, side_text
 from gpumem.render.html.markup import NOTHING, Html, foreign, place, sentence, shortened, tag
 from gpumem.units import counted, format_bytes, format_bytes_delta, format_share
 
@@ -22,7 +22,7 @@ GROUPS_FOLDED_LEAST = 5
 
 
 def changes_section(page: PageFindings, diff: TraceDiff) -> Html:
-    """The comparison of the first trace with the second, at the peak of each."""
+    """The comparison of the first trace with the second, each device at its peak in each."""
     sides = [
         tag("p", f"{name}: {foreign(side.path)}, {side_text(side)}", class_="quiet")
         for name, side in (("Before", diff.before), ("After", diff.after))
@@ -35,6 +35,9 @@ def changes_section(page: PageFindings, diff: TraceDiff) -> Html:
 def _device(page: PageFindings, diff: TraceDiff, device: DeviceDiff) -> Iterator[Html]:
     if len(diff.devices) > 1:
         yield tag("h3", f"Device {device.device}")
+    when = own_moments_text(diff, device)
+    if when:
+        yield tag("p", f"{when[0].upper()}{when[1:]}.", class_="quiet")
     head = _row("th", "", "Before", "After", "Change", "of before")
     rows = [_figure(figure_name(figure, device.basis), figure_of(device, figure)) for figure in Figure]
     yield _table(head, [row for row in rows if row], kind="changed")

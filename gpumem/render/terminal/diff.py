@@ -18,6 +18,7 @@ from gpumem.render.diff_words import (
     figure_name,
     file_name,
     headline_sentence,
+    own_moments_text,
     place_text,
     side_text,
 )
@@ -79,9 +80,7 @@ def _sides(diff: TraceDiff, page: Page) -> Iterator[Text]:
     if diff.is_one_trace:
         yield from _side_lines("trace", diff.before.path, "", page)
     for name, side in (("before", diff.before), ("after", diff.after)):
-        yield from _side_lines(
-            name, "" if diff.is_one_trace else side.path, side_text(side, has_devices=len(diff.devices) > 1), page
-        )
+        yield from _side_lines(name, "" if diff.is_one_trace else side.path, side_text(side), page)
     for note in _notes(diff):
         for line in theme.wrap(note, page, indent="  "):
             yield Text(theme.shorten(line, page.width, page.glyphs.ellipsis), style=theme.WARNING)
@@ -128,6 +127,8 @@ def _device_lines(diff: TraceDiff, device: DeviceDiff, page: Page, top: int, *, 
     if not is_known and device.nvml_process_bytes == BeforeAfter(None, None):
         return
     yield ""
+    when = own_moments_text(diff, device)
+    yield from (Text(line, style=theme.QUIET) for line in (theme.wrap(when, page) if when else ()))
     titles = ("before", "after", "change", *(["of before"] if _has_share(page) else []))
     head = Text("".join(fit_right(title, _BYTES_WIDTH) for title in titles))
     for line in theme.labelled(_device_name(device, page), _LABEL_WIDTH, head, page):

@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("trace", metavar="[TRACE]", required=False, callback=options.check_path)
-@click.option(
-    "--at",
-    "moment",
-    metavar="MOMENT",
-    multiple=True,
-    callback=options.check_one_moment,
-    help=f"When: {options.MOMENTS}; without it, the peak, or now while the program runs.",
-)
+@options.at_option("; without it, the peak, or now while the program runs")
 @click.option("--pid", type=options.whole_number(1), metavar="PID", help="A running process, recorded or not.")
 @click.option(
     "--message",

@@ -93,6 +93,18 @@ trace_argument = click.argument("trace", metavar="TRACE", callback=check_path)
 traces_argument = click.argument("traces", metavar="TRACE...", nargs=-1, required=True, callback=check_path)
 
 
+def at_option(otherwise: str) -> Callable[[Decorated], Decorated]:
+    """`--at MOMENT`: the one moment that is shown; `otherwise` says in the help which one is without it."""
+    return click.option(
+        "--at",
+        "moment",
+        metavar="MOMENT",
+        multiple=True,
+        callback=check_one_moment,
+        help=f"When: {MOMENTS}{otherwise}.",
+    )
+
+
 def top_option(default: int, noun: str) -> Callable[[Decorated], Decorated]:
     """`--top N`: how many of `noun` the text shows."""
     return click.option(

@@ -14,14 +14,7 @@ TOP = 12
 
 @click.command()
 @options.trace_argument
-@click.option(
-    "--at",
-    "moment",
-    metavar="MOMENT",
-    multiple=True,
-    callback=options.check_one_moment,
-    help=f"When: {options.MOMENTS} [default: end].",
-)
+@options.at_option(" [default: end]")
 @options.json_option
 @options.top_option(TOP, "segments")
 @options.device_option

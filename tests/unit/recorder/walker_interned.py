@@ -24,8 +24,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+from walker_elsewhere import find_interpreter_runner
 from walker_looks import Looks
-from walker_scenarios import find_interpreter_runner
 
 from gpumem import abi
 from gpumem.vocabulary import EventKind

@@ -30,7 +30,6 @@ from gpumem.units import counted, format_bytes, format_bytes_delta, format_share
 from gpumem.vocabulary import Basis, TraceSource
 
 DEFAULT_TOP = 6
-STACK_FRAMES_SHOWN = 6
 _LABEL_WIDTH = 20
 _BYTES_WIDTH = 13
 _CHANGE_WIDTH = 12
@@ -218,7 +217,7 @@ def _group_rows(group: GroupDiff, page: Page, *, by_stack: bool) -> Iterator[Tex
     for line in theme.wrap(_amounts(group, page), page, room=page.width - indent):
         yield Text(" " * indent + theme.shorten(line, page.width - indent, page.glyphs.ellipsis), style=theme.QUIET)
     if by_stack:
-        yield from _stack_rows(group, page, " " * (indent + 2))
+        yield from theme.stack_lines(group.stack, " " * (indent + 2), page)
 
 
 def _hold(count: int) -> str:
@@ -256,16 +255,6 @@ def _moved_from(group: GroupDiff) -> str:
     if file_name(was) == file_name(now):
         return f"; at line {was.line} before"
     return f"; at {file_name(was)}:{was.line} before"
-
-
-def _stack_rows(group: GroupDiff, page: Page, indent: str) -> Iterator[Text]:
-    shown = group.stack[:STACK_FRAMES_SHOWN]
-    for frame in shown:
-        text = theme.site_text(frame.file, frame.line, frame.function, page.width - len(indent), page.glyphs.ellipsis)
-        yield Text(indent + text, style=theme.QUIET)
-    if len(group.stack) > len(shown):
-        more = counted(len(group.stack) - len(shown), "more frame")
-        yield Text(f"{indent}{page.glyphs.ellipsis} {more}", style=theme.QUIET)
 
 
 def _setting_lines(settings: Sequence[SettingDiff], page: Page) -> Iterator[Text | str]:

@@ -22,7 +22,6 @@ _BYTES_WIDTH = 11
 _SHARE_WIDTH = 8
 _COUNT_WIDTH = 9
 _FIGURES_WIDTH = _BYTES_WIDTH + _SHARE_WIDTH + 1 + _COUNT_WIDTH + 2
-STACK_FRAMES_SHOWN = 6
 _DEFAULT_STREAM = "0x0"
 _WITHOUT_KEY = {
     GroupBy.STREAM: "(stream not known)",
@@ -53,7 +52,7 @@ def holder_lines(peak: PeakHolders, page: Page, top: int) -> Iterator[Text]:
         row = _figures(holding.held_bytes, peak.held_bytes, holding.block_count)
         yield from theme.named(row, partial(_key_text, holding, by), theme.PLACE_WIDTH_LEAST, page)
         if by is GroupBy.STACK:
-            yield from _stack_rows(holding, page)
+            yield from theme.stack_lines(holding.stack, " " * (_BYTES_WIDTH + 2), page)
     rest = with_key[top:]
     if rest:
         more, flag = counted(len(rest), f"more {one}"), f"--top {len(with_key)}"
@@ -106,14 +105,3 @@ def _key_text(holding: Holding, by: GroupBy, width: int, ellipsis: str) -> str:
     if by is GroupBy.STREAM and holding.key == _DEFAULT_STREAM:
         return f"{_DEFAULT_STREAM} (the default stream)"
     return theme.shorten_path(printable(holding.key or ""), width, ellipsis)
-
-
-def _stack_rows(holding: Holding, page: Page) -> Iterator[Text]:
-    indent = " " * (_BYTES_WIDTH + 2)
-    shown = holding.stack[:STACK_FRAMES_SHOWN]
-    for frame in shown:
-        text = theme.site_text(frame.file, frame.line, frame.function, page.width - len(indent), page.glyphs.ellipsis)
-        yield Text(indent + text, style=theme.QUIET)
-    if len(holding.stack) > len(shown):
-        more = counted(len(holding.stack) - len(shown), "more frame")
-        yield Text(f"{indent}{page.glyphs.ellipsis} {more}", style=theme.QUIET)

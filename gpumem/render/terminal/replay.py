@@ -25,7 +25,6 @@ DEFAULT_TOP = 6
 _LABEL_WIDTH = 28
 _FIGURE_WIDTH = 18
 _FIGURE_WIDTH_LEAST = 15
-_FACT_WIDTH = 16
 _REFUSED_WIDTH = 60
 """A narrower page leaves out when a site would first run out, so that the site can be told."""
 _STACK_FRAMES_SHOWN = 6
@@ -154,15 +153,15 @@ def _facts(findings: ReplayFindings, device: DeviceReplay, page: Page) -> Iterat
     found, check = device.what_if, device.check
     if found is not None:
         yield from _what_if_facts(device, found, page)
-    yield _fact("memory limit", _limit_text(device.limit), page)
+    yield theme.fact("memory limit", _limit_text(device.limit), page)
     if found is not None:
-        yield _fact("recorded run", _recorded_run(check), page)
+        yield theme.fact("recorded run", _recorded_run(check), page)
     elif check.exact is not None and check.first_difference is None:
-        yield _fact("heap at the end", _heap_text(check.heap), page)
+        yield theme.fact("heap at the end", _heap_text(check.heap), page)
     for number, sentence in enumerate(() if found is None else found.caveats):
-        yield _fact("" if number else "mind", sentence, page)
+        yield theme.fact("" if number else "mind", sentence, page)
     for number, sentence in enumerate(check.not_recorded):
-        yield _fact("" if number else "not recorded", sentence, page)
+        yield theme.fact("" if number else "not recorded", sentence, page)
 
 
 def _what_if_facts(device: DeviceReplay, found: WhatIfFigures, page: Page) -> Iterator[Text]:
@@ -172,9 +171,9 @@ def _what_if_facts(device: DeviceReplay, found: WhatIfFigures, page: Page) -> It
         text = f"{low} to {high} reserved at most, by the addresses of new segments"
         if found.oom_count.least != found.oom_count.most:
             text += f"; {_counts(found.oom_count)} requests out of memory"
-        yield _fact("range", text, page)
+        yield theme.fact("range", text, page)
     if device.recorded.oom_count:
-        yield _fact(
+        yield theme.fact(
             "served now",
             f"{format_count(found.served_count)} of {counted(device.recorded.oom_count, 'request')} that ran out "
             "of memory when recorded; what the program would have done then is not known",
@@ -182,10 +181,10 @@ def _what_if_facts(device: DeviceReplay, found: WhatIfFigures, page: Page) -> It
         )
     if device.memory_bytes is None:
         text = "not known from the trace: as much as is asked for; --gpu-memory sets it"
-        yield _fact("card", text, page)
+        yield theme.fact("card", text, page)
     else:
         text = f"{format_bytes(device.memory_bytes)}, all for the allocator; of a real card CUDA itself takes some"
-        yield _fact("card", text, page)
+        yield theme.fact("card", text, page)
 
 
 def _counts(found: CountRange) -> str:
@@ -230,13 +229,13 @@ def _heap_text(heap: HeapCheck | None) -> str:
 
 
 def _difference_lines(difference: FirstDifference, page: Page) -> Iterator[Text]:
-    yield _fact("recorded", _event_text(difference.expected, "nothing more"), page)
-    yield _fact("replayed", _event_text(difference.got, "nothing"), page)
+    yield theme.fact("recorded", _event_text(difference.expected, "nothing more"), page)
+    yield theme.fact("replayed", _event_text(difference.got, "nothing"), page)
     shown = difference.stack[:_STACK_FRAMES_SHOWN]
     for number, line in enumerate(shown):
-        room = page.width - _FACT_WIDTH
+        room = page.width - theme.FACT_WIDTH
         text = theme.site_text(line.file, line.line, line.function, room, page.glyphs.ellipsis)
-        yield Text(fit_left("" if number else "called from", _FACT_WIDTH) + text, style=theme.QUIET)
+        yield Text(fit_left("" if number else "called from", theme.FACT_WIDTH) + text, style=theme.QUIET)
 
 
 def _event_text(event: EventFacts | None, nothing: str) -> str:
@@ -275,8 +274,3 @@ def _site(refused: RefusedRequests, room: int, ellipsis: str) -> str:
         return theme.fitting(room, "(no Python stack: autograd, C++ code)", "(no Python stack)")
     site = refused.site
     return theme.site_text(site.file, site.line, site.function, room, ellipsis)
-
-
-def _fact(name: str, text: str, page: Page) -> Text:
-    lines = theme.wrap(text, page, room=page.width - _FACT_WIDTH)
-    return Text(("\n" + " " * _FACT_WIDTH).join([fit_left(name, _FACT_WIDTH) + lines[0], *lines[1:]]))

@@ -124,7 +124,7 @@ def _device_lines(
     if not device.is_recorded:
         return
     yield from _heap_facts(device, page)
-    yield _fact("segments", _segment_facts(device), page)
+    yield theme.fact("segments", _segment_facts(device), page)
     yield from _oom_facts(device, page, path, chosen)
     if device.alloc_count or device.peak.held_bytes:
         yield ""
@@ -251,17 +251,12 @@ def _nvml_rows(device: DeviceSummary, page: Page) -> Iterator[Text]:
             yield from theme.labelled(name, _LABEL_WIDTH, said, page)
 
 
-def _fact(name: str, text: str, page: Page) -> Text:
-    lines = theme.wrap(text, page, room=page.width - 16)
-    return Text(("\n" + " " * 16).join([fit_left(name, 16) + lines[0], *lines[1:]]))
-
-
 def _heap_facts(device: DeviceSummary, page: Page) -> Iterator[Text]:
     """How the reserved bytes are used at the peak and at the end, and how the cache served."""
     if device.heap_peak is not None:
-        yield _fact("at the peak", _heap_text(device.heap_peak), page)
+        yield theme.fact("at the peak", _heap_text(device.heap_peak), page)
     if device.heap_end is not None:
-        yield _fact("at the end", _heap_text(device.heap_end), page)
+        yield theme.fact("at the end", _heap_text(device.heap_end), page)
     cache = device.cache
     if cache is not None and device.alloc_count:
         garbage = cache.garbage_collection_count
@@ -270,7 +265,7 @@ def _heap_facts(device: DeviceSummary, page: Page) -> Iterator[Text]:
         served = f"served {format_count(cache.hit_count)} of {counted(device.alloc_count, 'alloc')}"
         share = format_share(cache.hit_count, device.alloc_count)
         splits = counted(cache.split_count, "split")
-        yield _fact("cache", f"{served} ({share}), {splits}, {retries}{collected}", page)
+        yield theme.fact("cache", f"{served} ({share}), {splits}, {retries}{collected}", page)
 
 
 def _heap_text(heap: HeapFigures) -> str:
@@ -301,7 +296,7 @@ def _segment_facts(device: DeviceSummary) -> str:
 
 def _oom_facts(device: DeviceSummary, page: Page, path: str, chosen: str) -> Iterator[Text]:
     if not device.oom_count:
-        yield _fact("out of memory", "never", page)
+        yield theme.fact("out of memory", "never", page)
     shown = device.ooms[:3]
     for oom in shown:
         limit_bytes = oom.limit_bytes or device.facts.memory_limit_bytes
@@ -313,11 +308,11 @@ def _oom_facts(device: DeviceSummary, page: Page, path: str, chosen: str) -> Ite
         if oom is device.ooms[0] and device.oom_verdict is not None:
             text = f"at {format_duration(oom.time_ns)}, event {format_count(oom.event)}. "
             text += verdict_text(device.oom_verdict)
-        line = _fact("out of memory", text, page)
+        line = theme.fact("out of memory", text, page)
         line.stylize(theme.ERROR)
         yield line
     if device.oom_count > len(shown):
-        yield _fact("", f"and {counted(device.oom_count - len(shown), 'more time')}", page)
+        yield theme.fact("", f"and {counted(device.oom_count - len(shown), 'more time')}", page)
     if device.oom_verdict is not None:
         yield _what_to_do(shlex.quote(printable(path)), chosen, page)
 
@@ -325,7 +320,7 @@ def _oom_facts(device: DeviceSummary, page: Page, path: str, chosen: str) -> Ite
 def _what_to_do(path: str, chosen: str, page: Page) -> Text:
     """The next command, and that for a page too where the line has room."""
     command, report, between = f"gpumem snapshot {path} --at oom{chosen}", f"gpumem report {path}", "; on one page: "
-    first, *below = theme.pasted(fit_left("what to do", 15), command, page)
+    first, *below = theme.pasted(fit_left("what to do", theme.FACT_WIDTH - 1), command, page)
     line = Text(first.rstrip())
     for one in below:
         line.append(f"\n{one}")

@@ -24,6 +24,8 @@ from rich.text import Text
 
 from gpumem.render.text import FIGURE_AND_UNIT
 from gpumem.render.text import printable as printable
+from gpumem.trace.model import Frame
+from gpumem.units import counted
 
 DEFAULT_WIDTH = 80
 MIN_WIDTH = 40
@@ -36,6 +38,8 @@ PLACE_WIDTH_LEAST = 24
 NAME_WIDTH_LEAST = 8
 """The same of a trace's name."""
 INDENT = "  "
+FACT_WIDTH = 16
+STACK_FRAMES_SHOWN = 6
 
 TITLE = "bold"
 FIGURE = "bold"
@@ -269,6 +273,23 @@ def head_lines(path: str, facts: Sequence[str], page: Page) -> list[str]:
     if room >= PATH_WIDTH_LEAST:
         return [shorten_path(path, room, page.glyphs.ellipsis) + tail]
     return wrap_items([shorten_path(path, page.width, page.glyphs.ellipsis), *facts], page, gap)
+
+
+def fact(name: str, text: str, page: Page) -> Text:
+    """A fact by its name: its text in a column of its own, wrapped."""
+    lines = wrap(text, page, room=page.width - FACT_WIDTH)
+    return Text(("\n" + " " * FACT_WIDTH).join([fit_left(name, FACT_WIDTH) + lines[0], *lines[1:]]))
+
+
+def stack_lines(stack: Sequence[Frame], indent: str, page: Page) -> Iterator[Text]:
+    """The innermost frames of a stack, a line each behind `indent`, and how many more there are."""
+    ellipsis = page.glyphs.ellipsis
+    for frame in stack[:STACK_FRAMES_SHOWN]:
+        text = site_text(frame.file, frame.line, frame.function, page.width - len(indent), ellipsis)
+        yield Text(indent + text, style=QUIET)
+    rest = len(stack) - STACK_FRAMES_SHOWN
+    if rest > 0:
+        yield Text(f"{indent}{ellipsis} {counted(rest, 'more frame')}", style=QUIET)
 
 
 def wrap_items(items: Sequence[str], page: Page, gap: str = "   ") -> list[str]:

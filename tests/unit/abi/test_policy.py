@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import re
 from enum import IntFlag
-from pathlib import Path
 
 import pytest
 
+from c_headers import CHeader
 from gpumem.abi import policy as abi_policy
 from gpumem.abi import policy_layout as abi_policy_layout
 from gpumem.abi.policy import Behaviour, DeviceOptions, Replay, ReplayAssumption, check_settings
 from gpumem.errors import UsageError
 
-HEADER = Path(__file__).parents[3] / "gpumem" / "native" / "include" / "gpumem_policy.h"
-SOURCE = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.DOTALL)
-SCALARS: dict[str, type] = {
-    "uint8_t": ctypes.c_uint8,
-    "uint16_t": ctypes.c_uint16,
-    "uint32_t": ctypes.c_uint32,
-    "uint64_t": ctypes.c_uint64,
-    "gm_status": ctypes.c_int32,
-    "size_t": ctypes.c_size_t,
-}
 STRUCTS: dict[str, type[ctypes.Structure]] = {
     "gm_replay_device": abi_policy_layout.CReplayDevice,
     "gm_replay_events": abi_policy_layout.CReplayEvents,
@@ -36,46 +25,23 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
 }
 
 
-def as_ctype(c_type: str) -> object:
-    if c_type in ("const char*", "char*"):
-        return ctypes.c_char_p
-    if c_type == "void":
-        return None
-    bare = c_type.removeprefix("const ")
-    if not bare.endswith("*"):
-        return SCALARS[bare]
-    target = bare.removesuffix("*")
-    if target in ("gm_replay", "gm_policy", "gm_what_if"):
-        return ctypes.c_void_p
-    if target.endswith("*"):
-        return ctypes.POINTER(ctypes.c_void_p)
-    return ctypes.POINTER(STRUCTS.get(target) or SCALARS[target])
+HEADER = CHeader("gpumem_policy.h", STRUCTS, opaque=("gm_replay", "gm_policy", "gm_what_if"))
 
 
 @pytest.mark.parametrize("struct", STRUCTS)
 def test_struct_has_the_fields_of_the_header(struct: str) -> None:
-    match = re.search(rf"struct {struct} \{{(.*?)\n\}}", SOURCE, re.DOTALL)
-    assert match
-    expected = []
-    for text in match[1].split(";"):
-        if field := re.fullmatch(r"\s*(.*?)\s*(\w+)(?:\[(\d+)\])?\s*", text):
-            kind = ctypes.c_char * int(field[3]) if field[3] else as_ctype(field[1])
-            expected.append((field[2], kind))
-    assert list(STRUCTS[struct]._fields_) == expected
+    assert HEADER.fields(struct) == list(STRUCTS[struct]._fields_)
 
 
 def test_prototypes_are_those_of_the_header() -> None:
-    declared = {}
-    for result, name, arguments in re.findall(r"GM_API ([\w ]+\*?) ?(gm_\w+)\((.*?)\);", SOURCE, re.DOTALL):
-        types = [re.sub(r"\s*\w+$", "", part.strip()) for part in arguments.split(",")]
-        declared[name] = (result.strip(), [] if arguments == "void" else types)
-    for name, (result, arguments) in abi_policy_layout.PROTOTYPES.items():
-        assert as_ctype(declared[name][0]) == result, name
-        assert [as_ctype(kind) for kind in declared[name][1]] == list(arguments), name
+    bound = abi_policy_layout.PROTOTYPES
+    assert HEADER.prototypes(among=bound) == {
+        name: (result, list(arguments)) for name, (result, arguments) in bound.items()
+    }
 
 
 def test_hash_is_that_of_the_header() -> None:
-    assert hashlib.sha256(HEADER.read_bytes()).hexdigest() == abi_policy_layout.POLICY_ABI_HASH
+    assert HEADER.hash == abi_policy_layout.POLICY_ABI_HASH
 
 
 @pytest.mark.parametrize(
@@ -83,7 +49,7 @@ def test_hash_is_that_of_the_header() -> None:
     [("gm_replay_assumption", "GM_ASSUMED_", ReplayAssumption), ("gm_policy_behaviour", "GM_BEHAVIOUR_", Behaviour)],
 )
 def test_flags_have_the_bits_of_the_header(enum: str, prefix: str, flags: type[IntFlag]) -> None:
-    match = re.search(rf"enum {enum} \{{(.*?)\}}", SOURCE, re.DOTALL)
+    match = re.search(rf"enum {enum} \{{(.*?)\}}", HEADER.source, re.DOTALL)
     assert match
     declared = {name.removeprefix(prefix): int(bit) for name, bit in re.findall(r"(\w+) = (\d+)", match[1])}
     assert declared == {flag.name: flag.value for flag in flags}
@@ -133,7 +99,7 @@ def test_wrong_settings_are_refused_with_what_is_wrong_where(settings: str, reas
 
 
 def test_pool_unknown_and_no_limit_are_the_headers() -> None:
-    assert f"#define GM_POOL_UNKNOWN {abi_policy.POOL_UNKNOWN}" in HEADER.read_text(encoding="utf-8")
+    assert f"#define GM_POOL_UNKNOWN {abi_policy.POOL_UNKNOWN}" in HEADER.source
     assert abi_policy.NO_LIMIT == 2**64 - 1
 
 

@@ -5,27 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from rich.text import Text
 
 from gpumem.analyses.diff import compare_traces
 from gpumem.analyses.diff_findings import TraceDiff
 from gpumem.analyses.diff_headline import check_growth
 from gpumem.render.diff_words import headline_sentence
 from gpumem.render.terminal.diff import render_diff
-from gpumem.render.terminal.theme import ASCII, UNICODE, Page
+from gpumem.render.terminal.theme import Page
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import AtStep, End, parse_moment
 from gpumem.vocabulary import TraceSource
-from narrow_page import NARROW, NARROWEST, check_narrow
+from narrow_page import NARROW, NARROWEST, PAGES, check_narrow, checked
+from shown_traces import HOSTILE
 from trace_builder import GiB, MiB, TraceBuilder
 from training_trace import training_trace
 
 Golden = Callable[[str, str], None]
 Line = tuple[str, int, str]
-PAGES = {"80": Page(80, UNICODE), "120": Page(120, UNICODE), "ascii": Page(80, ASCII)}
 PROJECT = "/home/anna/projects/nanogpt"
 PACKAGES = "/opt/venv/lib/python3.11/site-packages/torch"
-HOSTILE = [("/tmp/[bold red]\x1b[31m\udcff\u202e/" + "x" * 90 + ".py", 123456, "f" * 80 + "[/]\n")]
 
 
 def stack(line: int, function: str = "main", *, bottom: int = 60, file: str = "train.py") -> list[Line]:
@@ -136,16 +134,6 @@ def test_figures_stand_below_their_label_where_a_page_is_too_narrow_for_both() -
 def test_stacks_are_shown_below_their_site(golden: Golden) -> None:
     text = render_diff(edited_script(), PAGES["80"], by_stack=True, top=2)
     golden("diff_by_stack_80.txt", checked(text, PAGES["80"]))
-
-
-def checked(text: Text, page: Page) -> str:
-    """The plain text, once it is known to fit the page and to hold nothing a terminal would act on."""
-    for line in text.plain.splitlines():
-        assert len(line) <= page.width, line
-        assert line.isprintable(), line
-        assert line == line.rstrip(), line
-        assert page.glyphs is UNICODE or line.isascii() or "\\" in line, line
-    return text.plain
 
 
 GREW = "train.py:41 build_cache holds 3.00 GiB more (1.00 → 4.00 GiB, 1 → 4 blocks)"

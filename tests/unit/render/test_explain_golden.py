@@ -10,24 +10,21 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from rich.text import Text
 
 from explained_traces import explained_trace, lay, read, unrecorded_trace
 from gpumem.analyses.explain import find_explanation
 from gpumem.heap.instants import find_instant
 from gpumem.render.json_explain import render_explanation as render_json
 from gpumem.render.terminal.explain import render_explanation
-from gpumem.render.terminal.theme import ASCII, UNICODE, Page
 from gpumem.simulate.opening import open_trace
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import parse_moment
 from gpumem.vocabulary import TraceSource
-from narrow_page import NARROW, check_narrow
+from narrow_page import NARROW, PAGES, check_narrow, checked
+from shown_traces import HOSTILE
 from trace_builder import GiB, MiB, TraceBuilder
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
-PAGES = {"80": Page(80, UNICODE), "120": Page(120, UNICODE), "ascii": Page(80, ASCII)}
-HOSTILE = [("/tmp/[bold red]\x1b[31m\udcff\u202e/" + "x" * 90 + ".py", 123456, "f" * 80 + "[/]\n")]
 
 
 def hostile() -> Trace:
@@ -121,16 +118,6 @@ def test_json_of_a_trace_without_nvml_has_null_and_a_sentence() -> None:
 
 def test_json_of_hostile_names_is_unicode() -> None:
     render_json(find_explanation(hostile(), parse_moment("end"))).encode("utf-8")
-
-
-def checked(text: Text, page: Page) -> str:
-    """The plain text, once it is known to fit the page and to hold nothing a terminal would act on."""
-    for line in text.plain.splitlines():
-        assert len(line) <= page.width, line
-        assert line.isprintable(), line
-        assert line == line.rstrip(), line
-        assert page.glyphs is UNICODE or line.isascii() or "\\" in line, line
-    return text.plain
 
 
 def test_bars_of_a_card_smaller_than_what_it_holds_stay_within_their_room() -> None:

@@ -15,14 +15,13 @@ from gpumem.machine.holders import MachineNow, read_machine
 from gpumem.nvml import Nvml, open_nvml
 from gpumem.render.json_live import render_live as render_json
 from gpumem.render.terminal.live import render_live
-from gpumem.render.terminal.theme import ASCII, UNICODE, Page
+from gpumem.render.terminal.theme import UNICODE, Page
 from gpumem.trace.moments import End
-from narrow_page import check_narrow
+from narrow_page import PAGES, check_narrow
 from nvml_stand_in import MIB, Figures, ListedProcess, StandInDevice, StandInError, StandInNvml
 from pretended_proc import PretendedProc
 from trace_builder import GiB
 
-PAGES = {"80": Page(80, UNICODE), "120": Page(120, UNICODE), "ascii": Page(80, ASCII)}
 CARD = 143_771 * MIB
 RESERVE = 615 * MIB
 UVM = ("/dev/nvidia0", "/dev/nvidia-uvm")

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.text import Text
 
 from gpumem.allocator import Allocator
 from gpumem.analyses.demo import Demo, find_demo
@@ -30,17 +29,12 @@ from gpumem.render.terminal.timeline import plot_width, render_timeline
 from gpumem.samples.nine_steps import run_steps
 from gpumem.trace.model import DeviceFacts
 from gpumem.trace.moments import parse_moment
-from narrow_page import NARROW, check_narrow
+from narrow_page import NARROW, PAGES, check_narrow, checked
 from shown_traces import OOM_LOGS, TRACES, slow_start
 from trace_builder import MiB
 from training_trace import training_trace
 
 Golden = Callable[[str, str], None]
-PAGES = {
-    "80": Page(80, UNICODE),
-    "120": Page(120, UNICODE),
-    "ascii": Page(80, ASCII),
-}
 OOM_LINES_MAX = {"ranks": 46}
 
 
@@ -159,13 +153,3 @@ def test_summary_of_a_device_fits_one_screen() -> None:
     for known, lines_max in ((False, 28), (True, 34)):
         text = render_summaries([summarise_trace(training_trace(oom=True, block_bytes_known=known))], PAGES["80"])
         assert len(text.plain.splitlines()) <= lines_max
-
-
-def checked(text: Text, page: Page) -> str:
-    """The plain text, once it is known to fit the page and to hold nothing a terminal would act on."""
-    for line in text.plain.splitlines():
-        assert len(line) <= page.width, line
-        assert line.isprintable(), line
-        assert line == line.rstrip(), line
-        assert page.glyphs is UNICODE or line.isascii() or "\\" in line, line
-    return text.plain

@@ -8,6 +8,8 @@ one it does to all. Prints a table of medians, the median ratio within a round o
 bare ones together, and the bars of docs/performance.md.
 
     python benchmarks/recording_overhead.py -o overhead.json
+
+Without a GPU, on a CUDA build of torch, --pretend measures the pairs on a pretended runtime (pretended_cuda.py).
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ UNITS = {"pair": ("ns", 1), "step": ("ms", 1_000_000)}
 class Worker:
     """The measuring process of one mode: turns itself on, then measures what it is asked for, line by line."""
 
-    def __init__(self, mode: str, device: str, pairs: int, steps: int) -> None:
+    def __init__(self, mode: str, options: argparse.Namespace) -> None:
+        device, pairs, steps = options.device, options.pairs, options.steps
         self.mode = mode
         self.device = device
         self.pairs = pairs
@@ -65,7 +68,8 @@ class Worker:
         self.synchronize()
         if mode == "history" and device == "cuda":
             torch.cuda.memory._record_memory_history("all", context="all", stacks="python", max_entries=100_000)
-        self.train_step = make_step(torch, device)
+        self.train_step = make_step(torch, device) if "step" in list_measures(options) else None
+        torch.empty(1024, device=device)
         pin_threads()
 
     def measure(self, what: str) -> float:
@@ -87,6 +91,7 @@ class Worker:
         descend(STACK_DEPTH - 4, self.torch.empty, self.device, self.pairs)
 
     def run_steps(self) -> None:
+        assert self.train_step is not None
         for _ in range(self.steps):
             self.train_step()
 
@@ -188,7 +193,8 @@ def measure_all(modes: Sequence[str], options: argparse.Namespace) -> dict[str, 
         assert worker.stdout is not None
         if worker.stdout.readline().strip() != "ready":
             raise SystemExit(f"the worker {mode} did not start")
-    figures: dict[str, dict[str, list[float]]] = {what: {mode: [] for mode in modes} for what in BARS}
+    measures = list_measures(options)
+    figures: dict[str, dict[str, list[float]]] = {what: {mode: [] for mode in modes} for what in measures}
     for what, by_mode in figures.items():
         for _, worker in workers:
             ask(worker, what)  # warms up
@@ -206,11 +212,28 @@ def measure_all(modes: Sequence[str], options: argparse.Namespace) -> dict[str, 
     return figures
 
 
+def list_measures(options: argparse.Namespace) -> list[str]:
+    """What is measured: steps need kernels, which a pretended runtime has none of."""
+    return [what for what in BARS if what == "pair" or not options.pretend]
+
+
 def start_worker(mode: str, options: argparse.Namespace) -> subprocess.Popen[str]:
     """A process of one mode; it says "ready" when it is."""
     command = [sys.executable, __file__, "--worker", mode, "--device", options.device]
     command += ["--pairs", str(options.pairs), "--steps", str(options.steps)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command += ["--pretend"] if options.pretend else []
+    environment = os.environ | options.variables
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+
+
+def pretend_cuda(folder: Path) -> dict[str, str]:
+    """The variables that put a pretended GPU under the installed torch."""
+    pretended = load(ROOT / "benchmarks" / "pretended_cuda.py")
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        raise SystemExit("torch is not installed for this Python")
+    variables: dict[str, str] = pretended.build_pretended_cuda(folder, Path(found.origin).parent)
+    return variables
 
 
 def ratio_to_bare(by_mode: dict[str, list[float]], mode: str) -> float:
@@ -228,6 +251,8 @@ def render(modes: Sequence[str], figures: dict[str, dict[str, list[float]]], rou
         cells += [f"{median(by_mode[m]) / divisor:,.1f} ({ratio_to_bare(by_mode, m):.2f}×)" for m in modes[1:]]
         lines.append(f"{what + ', ' + unit:<10}" + "".join(f"{cell:>16}" for cell in cells))
     for what, bar in BARS.items():
+        if what not in figures:
+            continue
         for mode, mode_bar in (("gpumem", bar), ("own", OWN_BAR)):
             if mode in modes:
                 ratio = ratio_to_bare(figures[what], mode)
@@ -241,6 +266,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, help="write every figure as JSON")
     parser.add_argument("--modes", default=MODES_BY_DEFAULT, help=f"of {', '.join(MODES)}; bare first")
     parser.add_argument("--device", default="cuda", help="cpu: only to try the benchmark itself")
+    parser.add_argument("--pretend", action="store_true", help="no GPU: a CUDA build of torch on a pretended runtime")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--processes", type=int, default=3, help="of each mode")
     parser.add_argument("--pairs", type=int, default=10_000)
@@ -248,10 +274,12 @@ def main() -> None:
     parser.add_argument("--worker", choices=MODES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        Worker(options.worker, options.device, options.pairs, options.steps).serve()
+        Worker(options.worker, options).serve()
         return
     modes = options.modes.split(",")
-    figures = measure_all(modes, options)
+    with tempfile.TemporaryDirectory() as folder:
+        options.variables = pretend_cuda(Path(folder)) if options.pretend else {}
+        figures = measure_all(modes, options)
     if options.output:
         ratios = {what: {mode: ratio_to_bare(by_mode, mode) for mode in modes} for what, by_mode in figures.items()}
         document = {"unit": "ns", "rounds": options.rounds, "processes": options.processes}

@@ -60,6 +60,12 @@ class EventFlag(IntFlag):
     """gpumem's own allocator did it, whatever else serves the program."""
 
 
+NUMBER_SHIFT = 8
+"""Of an event of gpumem's own allocator the bits of flags from this one on are the allocator's number, 0 to 255."""
+NUMBERS_SHARED = 255
+"""The number of all allocators beyond those that can be told apart."""
+
+
 class BlockState(Enum):
     """State of a block at a moment."""
 

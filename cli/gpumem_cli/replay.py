@@ -43,8 +43,9 @@ def replay(
 
     Under the recorded settings every decision is checked against the recording: the address of every alloc, every
     segment event, every out-of-memory, and the heap at the end where the file holds it. Exit code 1 says that they
-    differ. Where the recording does not say its settings, PyTorch's default ones are assumed, and the report says so.
-    With --set, --gpu-memory or another --memory-limit it says what would have been.
+    differ. Each allocator of a device is followed by itself, under its own settings; where the recording does not say
+    them, PyTorch's default ones are assumed, and the report says so. With --set, --gpu-memory or another --memory-limit
+    it says what would have been.
 
     TRACE is a .gpumem file, a journal, or a memory snapshot written by PyTorch.
     """

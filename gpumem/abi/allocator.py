@@ -273,14 +273,20 @@ class NativeAllocator:
 
 
 def create_allocator(
-    kind: DeviceKind, *, device: int, settings: str, memory_bytes: int | None, limit_bytes: int | None = None
+    kind: DeviceKind,
+    *,
+    device: int,
+    settings: str,
+    memory_bytes: int | None,
+    limit_bytes: int | None = None,
+    number: int = 0,
 ) -> NativeAllocator:
-    """An allocator on a device; starts CUDA's context on a real one.
+    """An allocator on a device, whose events carry `number`; starts CUDA's context on a real one.
 
     Raises UsageError for settings that PyTorch's allocator would refuse, DeviceUnavailable where there is no such GPU.
     """
     limit = NO_LIMIT if limit_bytes is None else limit_bytes
-    options = CAllocatorOptions(encode_text(settings), memory_bytes or 0, limit, kind, device)
+    options = CAllocatorOptions(encode_text(settings), memory_bytes or 0, limit, kind, device, number)
     handle = c_void_p()
     error = ctypes.create_string_buffer(TEXT_CAPACITY)
     status = load_core().gm_allocator_create(byref(options), byref(handle), error, TEXT_CAPACITY)
@@ -296,10 +302,13 @@ def create_allocator(
     return NativeAllocator(handle.value, owned=True)
 
 
-def prepare_torch(settings: str) -> None:
-    """Settings of the allocators that PyTorch will get; raises UsageError when they are not the allocator's."""
+def prepare_torch(settings: str, *, number: int = 0) -> None:
+    """Settings and number of the allocators that PyTorch will get.
+
+    Raises UsageError when the settings are not the allocator's.
+    """
     error = ctypes.create_string_buffer(TEXT_CAPACITY)
-    status = load_core().gm_torch_prepare(encode_text(settings), error, TEXT_CAPACITY)
+    status = load_core().gm_torch_prepare(encode_text(settings), number, error, TEXT_CAPACITY)
     if status == Status.BAD_SETTINGS:
         raise UsageError(decode_text(error.value))
     require_ok(status)

@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uin
 
 from gpumem.abi.policy_layout import CHeapBlocks, CHeapSegments
 
-ALLOCATOR_ABI_HASH = "f0c47692be9ccb9efd85081ec1a978f3c01c8fc9a91756755837fbcb3cba2b47"
+ALLOCATOR_ABI_HASH = "d87d7bd0f4c27877de8f6cbd95d2792d222fbf0e16fe0a4f7bf00a8769c8ef41"
 """SHA-256 of the gpumem_allocator.h that this module was written for."""
 
 
@@ -23,6 +23,8 @@ class CAllocatorOptions(ctypes.Structure):
         ("limit_bytes", c_uint64),
         ("device_kind", c_uint32),
         ("device", c_uint32),
+        ("number", c_uint32),
+        ("reserved", c_uint32),
     )
 
 
@@ -125,7 +127,7 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_allocator_get_failure": (c_int32, (c_void_p, c_char_p, c_size_t)),
     "gm_allocator_check": (c_int32, (c_void_p, c_char_p, c_size_t)),
     "gm_allocator_take_heap": (c_int32, (c_void_p, HeapTaker, c_void_p)),
-    "gm_torch_prepare": (c_int32, (c_char_p, c_char_p, c_size_t)),
+    "gm_torch_prepare": (c_int32, (c_char_p, c_uint32, c_char_p, c_size_t)),
     "gm_torch_allocator": (c_void_p, (c_uint32,)),
     "gm_torch_start": (c_int32, (c_uint32, POINTER(c_void_p), c_char_p, c_size_t)),
     "gm_torch_share": (c_int32, (c_void_p,)),

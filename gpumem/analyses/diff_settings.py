@@ -9,7 +9,8 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpumem.trace.model import Trace
+from gpumem.trace.allocators import settings_of
+from gpumem.trace.model import Trace, TraceMeta
 from gpumem.vocabulary import DeviceOrdinal, TraceSource
 
 
@@ -29,7 +30,7 @@ def compare_settings(before: Trace, after: Trace, devices: Collection[DeviceOrdi
     """
     was, now = before.meta, after.meta
     facts: list[SettingDiff] = [
-        *_allocator_settings(was.settings, now.settings),
+        *_allocator_settings("allocator settings", settings_of(was), settings_of(now)),
         SettingDiff("recorded from", was.source.value, now.source.value),
         *_known_on_both(SettingDiff("ended by", _ending(before), _ending(after))),
         *_known_on_both(SettingDiff("command line", _command_line(before), _command_line(after))),
@@ -39,9 +40,18 @@ def compare_settings(before: Trace, after: Trace, devices: Collection[DeviceOrdi
     return [fact for fact in facts if fact.before != fact.after]
 
 
-def _allocator_settings(was: str | None, now: str | None) -> Iterator[SettingDiff]:
-    if was is not None and now is not None:
-        yield SettingDiff("allocator settings", was or None, now or None)
+def _allocator_settings(name: str, was: Sequence[str | None], now: Sequence[str | None]) -> Iterator[SettingDiff]:
+    """The lines of settings of one allocator; of several each device has its own."""
+    if len(was) == len(now) == 1 and was[0] is not None and now[0] is not None:
+        yield SettingDiff(name, was[0] or None, now[0] or None)
+
+
+def _device_allocator_settings(before: TraceMeta, after: TraceMeta, device: int) -> Iterator[SettingDiff]:
+    was, now = settings_of(before, device), settings_of(after, device)
+    if len(settings_of(before)) == len(settings_of(after)) == 1 or None in was or None in now:
+        return
+    joined = (" and ".join(line or "the default ones" for line in lines) for lines in (was, now))
+    yield SettingDiff(f"device {device} allocator settings", *joined)
 
 
 def _known_on_both(fact: SettingDiff) -> list[SettingDiff]:
@@ -70,6 +80,7 @@ def _device_settings(before: Trace, after: Trace, devices: Collection[DeviceOrdi
         yield from _known_on_both(SettingDiff(f"device {number}", was[number].name, now[number].name))
         capacity = SettingDiff(f"device {number} capacity", was[number].capacity_bytes, now[number].capacity_bytes)
         yield from _known_on_both(capacity)
+        yield from _device_allocator_settings(before.meta, after.meta, number)
         if TraceSource.PYTORCH_SNAPSHOT not in (before.meta.source, after.meta.source):  # they do not tell the limit
             limits = (was[number].memory_limit_bytes, now[number].memory_limit_bytes)
             yield SettingDiff(f"device {number} memory limit", *limits)

@@ -18,7 +18,8 @@ from gpumem.heap.instants import Instant
 from gpumem.heap.live import LiveTable
 from gpumem.heap.scan import live_at
 from gpumem.heap.segments import Segment, segments_at
-from gpumem.trace.model import DeviceFacts, Reading, Trace
+from gpumem.trace.allocators import code_of, find_allocator
+from gpumem.trace.model import Reading, Trace
 from gpumem.trace.oom_message import IMPOSSIBLE_BYTES, Figure, OomOrigin, ProcessShare
 from gpumem.units import MIB
 from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, StreamId
@@ -26,16 +27,17 @@ from gpumem.vocabulary import DeviceOrdinal, EventIndex, EventKind, StreamId
 SMALL_SLACK_BYTES_MAX = 511
 LARGE_SLACK_BYTES_MAX = MIB
 """Less than that of a free block is not split off in a large segment."""
-_COLUMNS = ("kind", "device", "time_ns", "stream", "requested_bytes", "address", "block_bytes", "split_bytes")
+_COLUMNS = ("kind", "device", "time_ns", "stream", "requested_bytes", "address", "block_bytes", "split_bytes", "flags")
 
 
 def explain_oom_event(trace: Trace, event: EventIndex) -> OomVerdict:
     """Why the request of an out-of-memory event was refused."""
     batch = next(iter(trace.event_batches(_COLUMNS, first_event=event, end_event=event + 1)))
-    kind, number, time_ns, stream, request, free, limit, card = (int(batch[name][0]) for name in _COLUMNS)
+    kind, number, time_ns, stream, request, free, limit, card, flags = (int(batch[name][0]) for name in _COLUMNS)
     assert kind == EventKind.OOM, "only an out-of-memory event is explained"
     device = DeviceOrdinal(number)
-    known = next((one for one in trace.meta.devices if one.device == device), DeviceFacts(device))
+    allocator = find_allocator(trace.meta, device, code_of(flags))
+    known, settings = allocator.facts, allocator.settings
     segments = segments_at(trace, event, devices=[device])
     blocks = live_at(trace, event, devices=[device], carried=("requested_bytes",)).get(device)
     heap = _Heap(trace, event, device, StreamId(stream), segments, blocks)
@@ -58,8 +60,8 @@ def explain_oom_event(trace: Trace, event: EventIndex) -> OomVerdict:
             other_processes=_other_processes(reading),
             largest_gap_bytes=heap.largest_gap_bytes(request),
             other_streams_idle_bytes=heap.other_streams_idle_bytes(),
-            has_max_split="max_split_size_mb" in (trace.meta.settings or ""),
-            has_expandable=is_expandable_on(trace.meta.settings) or any(segment.expandable for segment in segments),
+            has_max_split="max_split_size_mb" in (settings or ""),
+            has_expandable=is_expandable_on(settings) or any(segment.expandable for segment in segments),
         )
     )
 

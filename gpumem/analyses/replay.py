@@ -9,7 +9,8 @@ all the same, as it tells what no event says (empty_cache calls, the memory limi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -19,10 +20,12 @@ from gpumem.analyses.replay_limit import FollowedRun, LimitSource, MemoryLimit, 
 from gpumem.analyses.replay_what_if import RunFigures, WhatIfFigures, measure_what_if, recorded_figures
 from gpumem.errors import AllocatorNotRecorded, UsageError
 from gpumem.heap.scan import DeviceScan, scan_nothing, scan_trace, whole
+from gpumem.simulate.apart import ApartTrace, tell_apart
 from gpumem.simulate.end_heap import end_heaps_of_filled
-from gpumem.simulate.recorded_device import are_pools_recorded, devices_of, facts_of, recorded_settings
+from gpumem.simulate.recorded_device import are_pools_recorded, devices_of, facts_of
 from gpumem.simulate.settings_line import fraction_in_line, set_in_line
 from gpumem.simulate.what_if import PretendedCard, serve_trace
+from gpumem.trace.allocators import RecordedAllocator
 from gpumem.trace.model import DeviceFacts, Trace, TraceMeta
 from gpumem.vocabulary import DeviceOrdinal, EventKind, TraceSource
 
@@ -49,9 +52,13 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReplay:
-    """One device: the recorded run followed, and what would be under other settings."""
+    """An allocator on its device: the recorded run followed, and what would be under other settings."""
 
     facts: DeviceFacts
+    allocator: RecordedAllocator
+    """The one of the device's allocators that was followed."""
+    allocator_count: int
+    """How many the device had: each has a heap of its own."""
     request_count: int
     """Requests that the program made, those that ran out of memory included."""
     check: RunCheck
@@ -64,8 +71,11 @@ class DeviceReplay:
     what_if: WhatIfFigures | None
     settings: str
     """Those tried: the recorded ones, or the default ones in their place, with the changes asked for."""
-    recorded_settings: str | None
-    """None where they are not in the recording, and the default ones were assumed."""
+
+    @property
+    def recorded_settings(self) -> str | None:
+        """None where they are not in the recording, and the default ones were assumed."""
+        return self.allocator.settings
 
     @property
     def settings_basis(self) -> SettingsBasis:
@@ -109,21 +119,41 @@ def find_replay(
     `pools_recorded`: the source names the default pools of events, whatever the trace's facts say.
     Raises UsageError when the settings to try are not the allocator's, AllocatorNotRecorded without any events of one.
     """
-    scans = {scan.device: scan for scan in scan_trace(trace, devices=devices)}
+    apart = tell_apart(trace)
+    scans = {scan.device: scan for scan in scan_trace(apart.trace, devices=_chosen(apart, devices))}
     if not scans and trace.meta.source is TraceSource.NONE:
         why = "".join(f" {note}" for note in trace.meta.notes if "NVML" not in note)
         raise AllocatorNotRecorded(f"{trace.path} holds no allocator's events, so there is nothing to replay.{why}")
-    wanted = sorted(devices) if devices is not None else sorted(scans) or devices_of(trace)
-    told = TraceSetting(end_heaps or end_heaps_of_filled(trace, wanted), pools_recorded or are_pools_recorded(trace))
-    run = follow_run(trace, wanted, told, wish.memory_limit_bytes)
-    made = [
-        _followed_device(trace, run, scans.get(device) or scan_nothing(trace, device, whole(trace)), end_heaps or {})
-        for device in wanted
-    ]
+    wanted = _chosen(apart, devices) or sorted(scans) or devices_of(trace)
+    told = TraceSetting(
+        end_heaps or end_heaps_of_filled(trace, wanted),
+        pools_recorded or are_pools_recorded(trace),
+        {ordinal: apart.allocator(ordinal).settings for ordinal in wanted},
+    )
+    run = follow_run(apart.trace, wanted, told, wish.memory_limit_bytes)
+    made = [_followed_device(apart, run, _scan_of(apart.trace, scans, ordinal), end_heaps or {}) for ordinal in wanted]
     is_what_if = bool(wish.changes) or wish.gpu_memory_bytes is not None or _is_other_limit(wish, run)
     if is_what_if:
-        made = _served_devices(trace, wish, run, made, scans)
-    return ReplayFindings(str(trace.path), trace.meta, trace.event_count, wish.gpu_memory_bytes, is_what_if, made)
+        made = _served_devices(apart.trace, wish, run, made, scans)
+    return ReplayFindings(
+        str(trace.path), trace.meta, trace.event_count, wish.gpu_memory_bytes, is_what_if, _by_device(made)
+    )
+
+
+def _chosen(apart: ApartTrace, devices: Collection[DeviceOrdinal] | None) -> list[DeviceOrdinal] | None:
+    return None if devices is None else apart.ordinals_of(devices)
+
+
+def _scan_of(trace: Trace, scans: Mapping[DeviceOrdinal, DeviceScan], ordinal: DeviceOrdinal) -> DeviceScan:
+    return scans.get(ordinal) or scan_nothing(trace, ordinal, whole(trace))
+
+
+def _by_device(made: Iterable[DeviceReplay]) -> list[DeviceReplay]:
+    """The allocators under their devices' own ordinals, in the order of these and of their numbers."""
+    placed = [replace(one, facts=replace(one.facts, device=one.allocator.facts.device)) for one in made]
+    counts = Counter(one.facts.device for one in placed)
+    counted = [replace(one, allocator_count=counts[one.facts.device]) for one in placed]
+    return sorted(counted, key=lambda one: (one.facts.device, one.allocator.code))
 
 
 def _is_other_limit(wish: Wish, run: FollowedRun) -> bool:
@@ -134,18 +164,27 @@ def _is_other_limit(wish: Wish, run: FollowedRun) -> bool:
 
 
 def _followed_device(
-    trace: Trace, run: FollowedRun, scan: DeviceScan, end_heaps: Mapping[int, HeapColumns]
+    apart: ApartTrace, run: FollowedRun, scan: DeviceScan, end_heaps: Mapping[int, HeapColumns]
 ) -> DeviceReplay:
-    device, facts = scan.device, facts_of(trace, scan.device)
-    check = check_run(trace, run.replay, device, end_heap=end_heaps.get(device), pools_recorded=run.told.pools_recorded)
+    trace, device, allocator = apart.trace, scan.device, apart.allocator(scan.device)
+    facts = facts_of(trace, device)
+    check = check_run(
+        trace,
+        run.replay,
+        allocator,
+        device,
+        end_heap=end_heaps.get(device),
+        pools_recorded=run.told.pools_recorded,
+    )
     result = run.replay.results.get(device)
     followed = _figures(result) if result is not None and check.exact else None
-    settings = recorded_settings(trace, device)
     allocated = facts.torch_allocated_bytes_peak
     if allocated is None and trace.knows_blocks(device):
         allocated = scan.held_peak.peak_bytes
     return DeviceReplay(
         facts=facts,
+        allocator=allocator,
+        allocator_count=1,
         request_count=scan.count(EventKind.ALLOC) + scan.count(EventKind.OOM),
         check=check,
         recorded=recorded_figures(scan, allocated),
@@ -153,8 +192,7 @@ def _followed_device(
         memory_bytes=facts.capacity_bytes,
         limit=run.limits[DeviceOrdinal(device)],
         what_if=None,
-        settings=settings or "",
-        recorded_settings=settings,
+        settings=allocator.settings or "",
     )
 
 
@@ -175,8 +213,8 @@ def _served_devices(
     followed: Sequence[DeviceReplay],
     scans: Mapping[DeviceOrdinal, DeviceScan],
 ) -> list[DeviceReplay]:
-    """The devices with what their requests come to as wished."""
-    asked = [_pretend(device, wish) for device in followed]
+    """The devices with what their requests come to as wished; of allocators that cannot be told apart nobody knows."""
+    asked = [_pretend(device, wish) for device in followed if not device.allocator.is_several]
     cards = {
         device.facts.device: PretendedCard(
             device.settings,
@@ -186,10 +224,10 @@ def _served_devices(
         for device in asked
     }
     runs = serve_trace(trace, cards, pools_recorded=run.told.pools_recorded, empty_caches=run.replay.empty_caches)
-    made = []
+    made = [device for device in followed if device.allocator.is_several]
     for device in asked:
         ordinal = DeviceOrdinal(device.facts.device)
-        scan = scans.get(ordinal) or scan_nothing(trace, ordinal, whole(trace))
+        scan = _scan_of(trace, scans, ordinal)
         # Block bytes are the same figure as recorded ones only where the run was followed to its end.
         known = device.followed.allocated_bytes_peak if device.followed else None
         allocated = device.recorded.allocated_bytes_peak

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from gpumem.abi.policy import HeapColumns, ReplayAssumption, ReplayResult, U64Column
 from gpumem.analyses.sites import SiteFinder
 from gpumem.simulate.end_heap import find_heap_difference
-from gpumem.simulate.recorded_device import recorded_settings
 from gpumem.simulate.replay import TraceReplay
+from gpumem.trace.allocators import RecordedAllocator
 from gpumem.trace.model import Frame, Trace
 from gpumem.units import format_count
 from gpumem.vocabulary import EventIndex, EventKind, StackId, TraceSource
@@ -68,11 +68,17 @@ class RunCheck:
 
 
 def check_run(
-    trace: Trace, replay: TraceReplay, device: int, *, end_heap: HeapColumns | None, pools_recorded: bool
+    trace: Trace,
+    replay: TraceReplay,
+    allocator: RecordedAllocator,
+    device: int,
+    *,
+    end_heap: HeapColumns | None,
+    pools_recorded: bool,
 ) -> RunCheck:
     """The verdict on one device of a run followed; `end_heap` is what the source says of the end."""
     result = replay.results.get(device)
-    refusal = replay.refusals.get(device) or _find_refusal(trace, result)
+    refusal = replay.refusals.get(device) or _find_refusal(allocator, result)
     if result is None or refusal:
         return RunCheck(None, refusal, 0, 0, None, None, ())
     heap = None if end_heap is None or not result.exact else _check_heap(replay.heaps[device], end_heap, trace, device)
@@ -83,12 +89,17 @@ def check_run(
         event_count=result.events,
         first_difference=None if result.exact else _first_difference(trace, result),
         heap=heap,
-        not_recorded=tuple(_not_recorded(trace, result, replay.empty_caches[device], device, pools_recorded)),
+        not_recorded=(
+            *_settings_assumed(allocator),
+            *_not_recorded(trace, result, replay.empty_caches[device], device, pools_recorded),
+        ),
     )
 
 
-def _find_refusal(trace: Trace, result: ReplayResult | None) -> str | None:
+def _find_refusal(allocator: RecordedAllocator, result: ReplayResult | None) -> str | None:
     """Why a run whose events do not suffice cannot be followed."""
+    if allocator.is_several:
+        return "More allocators with settings of their own were recorded than can be told apart."
     if result is None or result.exact or result.reserved_bytes_peak or result.device_allocs:
         return None
     if result.expected_kind == EventKind.ALLOC and result.got_kind in (EventKind.SEGMENT_ALLOC, EventKind.SEGMENT_MAP):
@@ -122,13 +133,16 @@ def _facts(kind: int, address: int, event_bytes: int, stream: int) -> EventFacts
     return EventFacts(EventKind(kind), address, event_bytes, stream) if kind else None
 
 
+def _settings_assumed(allocator: RecordedAllocator) -> Iterator[str]:
+    if allocator.settings is None:
+        yield "The allocator's settings are not in the recording: PyTorch's default ones were assumed."
+
+
 def _not_recorded(
     trace: Trace, result: ReplayResult, empty_caches: U64Column, device: int, pools_recorded: bool
 ) -> Iterator[str]:
     """What no event says and the replay had to be told by something else, as sentences."""
     assumed = result.assumptions
-    if recorded_settings(trace, device) is None:
-        yield "The allocator's settings are not in the recording: PyTorch's default ones were assumed."
     if assumed & ReplayAssumption.EMPTY_CACHE:
         count = len(empty_caches)
         yield (

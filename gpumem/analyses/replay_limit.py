@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gpumem.abi.policy import NO_LIMIT, HeapColumns, ReplayResult
-from gpumem.simulate.recorded_device import device_options, recorded_limit
+from gpumem.simulate.recorded_device import device_options, facts_of, limit_of
 from gpumem.simulate.replay import TraceReplay, replay_trace
 from gpumem.trace.model import Trace
 from gpumem.vocabulary import DeviceOrdinal
@@ -50,10 +50,13 @@ class MemoryLimit:
 
 @dataclass(frozen=True, slots=True)
 class TraceSetting:
-    """What a replay is told beside the trace: heaps at the end, and whether pool 0 means the default pools."""
+    """What a replay is told beside the trace: heaps at the end, whether pool 0 means the default pools, each
+    allocator's settings by its ordinal (None: not recorded).
+    """
 
     end_heaps: Mapping[int, HeapColumns]
     pools_recorded: bool
+    settings: Mapping[DeviceOrdinal, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def follow_run(
     trace: Trace, devices: Sequence[DeviceOrdinal], told: TraceSetting, limit_bytes: int | None
 ) -> FollowedRun:
     """The run under its recorded settings; `limit_bytes` is its limit where the trace does not say another."""
-    recorded = {device: recorded_limit(trace, device) for device in devices}
+    recorded = {device: limit_of(trace.meta, facts_of(trace, device), told.settings[device]) for device in devices}
     replay = _replay(trace, recorded, told)
     limits = {device: _limit(recorded[device], replay.results.get(device)) for device in devices}
     if limit_bytes is None:
@@ -83,7 +86,10 @@ def follow_run(
 
 
 def _replay(trace: Trace, limits: Mapping[DeviceOrdinal, int | None], told: TraceSetting) -> TraceReplay:
-    options = [device_options(trace, device, limit_bytes=limit) for device, limit in limits.items()]
+    options = [
+        device_options(trace, device, settings=told.settings[device], limit_bytes=limit)
+        for device, limit in limits.items()
+    ]
     return replay_trace(trace, options, pools_recorded=told.pools_recorded, end_heaps=told.end_heaps)
 
 

@@ -115,11 +115,12 @@ gm_status gm_allocator_current_gpu(uint32_t* device) {
 gm_status gm_allocator_create(const gm_allocator_options* options, gm_allocator** allocator, char* error,
                               size_t capacity) {
   if (!options || !options->settings || !allocator || options->device >= 255) return GM_BAD_ARGUMENT;
-  if (options->device_kind > GM_DEVICE_CUDA) return GM_BAD_ARGUMENT;
+  if (options->device_kind > GM_DEVICE_CUDA || options->number > 255) return GM_BAD_ARGUMENT;
   return gpumem::guarded([&]() -> gm_status {
     std::string why;
     gpumem::LiveOptions live_options;
     live_options.device = static_cast<uint8_t>(options->device);
+    live_options.number = static_cast<uint8_t>(options->number);
     bool ok = gpumem::parse_settings(options->settings, &live_options.settings, &why);
     copy_text(why, error, capacity);
     if (!ok) return GM_POLICY_BAD_SETTINGS;

@@ -26,6 +26,10 @@ uint32_t current_generation() {
   return g_generation.load(std::memory_order_relaxed);
 }
 
+uint16_t own_flags(const LiveOptions& options) {
+  return static_cast<uint16_t>(GM_FLAG_OWN_ALLOCATOR | options.number << GM_ALLOCATOR_NUMBER_SHIFT);
+}
+
 constexpr uint64_t kNoStream = UINT64_MAX;  // captures are found by their filter, not by a stream
 
 }  // namespace
@@ -34,6 +38,7 @@ LiveAllocator::LiveAllocator(std::unique_ptr<CudaDevice> device, const LiveOptio
     : device_(std::move(device)),
       cuda_(static_cast<CudaDevice*>(device_.get())),
       ordinal_(options.device),
+      own_flags_(own_flags(options)),
       lane_(recorder::claim_lane()),
       generation_(current_generation()),
       policy_(device_.get(), options.settings, Behaviour(), this) {
@@ -44,6 +49,7 @@ LiveAllocator::LiveAllocator(std::unique_ptr<SimulatedDevice> device, const Live
     : device_(std::move(device)),
       simulated_(static_cast<SimulatedDevice*>(device_.get())),
       ordinal_(options.device),
+      own_flags_(own_flags(options)),
       lane_(recorder::claim_lane()),
       generation_(current_generation()),
       policy_(device_.get(), options.settings, Behaviour(), this) {
@@ -231,7 +237,7 @@ void LiveAllocator::on_event(const PolicyEvent& told) {
   count(told);
   gm_event event = {};
   event.kind = told.kind;
-  event.flags = told.flags | GM_FLAG_OWN_ALLOCATOR;
+  event.flags = told.flags | own_flags_;
   event.device = ordinal_;
   event.address = told.address;
   event.requested_bytes = told.requested_bytes;

@@ -21,6 +21,7 @@ struct LiveOptions {
   Settings settings;
   uint64_t limit_bytes = kUnlimitedBytes;
   uint8_t device = 0;  // the program's ordinal
+  uint8_t number = 0;  // told with every event, as the device is
 };
 
 // What PyTorch counts beside the policy's own statistics.
@@ -124,6 +125,7 @@ class LiveAllocator : private EventSink {
   CudaDevice* cuda_ = nullptr;            // device_, if it is one
   SimulatedDevice* simulated_ = nullptr;  // device_, if it is one
   uint8_t ordinal_;
+  uint16_t own_flags_;   // of all its events: that they are ours, and the allocator's number
   uint32_t lane_;        // of its events in a recording
   uint32_t generation_;  // of the process it was made in
   Policy policy_;

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from gpumem import abi
 from gpumem.abi.allocator import (
@@ -23,7 +24,7 @@ from gpumem.abi.allocator import (
 from gpumem.errors import UsageError
 from gpumem.recorder import recording
 from gpumem.recorder.torch_shapes import STATES
-from gpumem.vocabulary import DeviceOrdinal
+from gpumem.vocabulary import NUMBERS_SHARED, DeviceOrdinal
 
 DEVICES_MAX = 128
 """Ordinals that a device may have are below this."""
@@ -37,14 +38,31 @@ class OwnAllocator:
     kind: DeviceKind
     device: int
     settings: str
+    number: int
+    """Told with its events."""
     is_lasting: bool = False
     """Nobody ends it: PyTorch may come to share it."""
+    is_torch_s: bool = False
+    """It serves PyTorch too, whose memory limit is its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """What decides how an allocator fares; `kind` None: in PyTorch's place."""
+
+    kind: DeviceKind | None
+    settings: str
+    memory_bytes: int | None = None
+    limit_bytes: int | None = None
 
 
 _lock = threading.RLock()
 _alive: dict[tuple[DeviceKind, int], OwnAllocator] = {}
 _torch_settings: str | None = None
 """None: PyTorch is not served by ours."""
+_setups: dict[_Setup, int] = {}
+"""The number of each set-up. Of one a device has one allocator at a time, which begins as empty as the one before it
+ended: to a replay they are one."""
 
 
 def start_allocator(
@@ -66,10 +84,11 @@ def start_allocator(
                 f"Device {device} ({kind.name.lower()}) has an allocator in this process already; close it first, or "
                 "choose another index."
             )
+        number = _number_of(_Setup(kind, settings, memory_bytes, limit_bytes))
         native = create_allocator(
-            kind, device=device, settings=settings, memory_bytes=memory_bytes, limit_bytes=limit_bytes
+            kind, device=device, settings=settings, memory_bytes=memory_bytes, limit_bytes=limit_bytes, number=number
         )
-        _keep(OwnAllocator(native, kind, device, settings, is_lasting))
+        _keep(OwnAllocator(native, kind, device, settings, number, is_lasting))
     return native
 
 
@@ -86,12 +105,34 @@ def share_allocator(device: int, *, settings: str, memory_bytes: int | None) -> 
             return found.native
         if is_shared and found is None and _torch_settings is not None:
             native = start_torch_allocator(device)
-            _keep(OwnAllocator(native, DeviceKind.CUDA, device, _torch_settings, is_lasting=True))
+            number = number_in_torch_place(_torch_settings)
+            _keep(
+                OwnAllocator(native, DeviceKind.CUDA, device, _torch_settings, number, is_lasting=True, is_torch_s=True)
+            )
             return native
         is_lasting = memory_bytes is None
         return start_allocator(
             DeviceKind.CUDA, device, settings=settings, memory_bytes=memory_bytes, is_lasting=is_lasting
         )
+
+
+def record_torch_devices(devices: Iterable[int]) -> None:
+    """Writes into the recording under which settings ours serves PyTorch on these devices, where it does."""
+    settings = _torch_settings
+    if settings is not None:
+        for device in devices:
+            _record_given(device, number_in_torch_place(settings), {"settings": settings})
+
+
+def number_in_torch_place(settings: str) -> int:
+    """What events of our allocators are numbered that serve PyTorch."""
+    with _lock:
+        return _number_of(_Setup(None, settings))
+
+
+def _number_of(setup: _Setup) -> int:
+    """Called with the lock held."""
+    return _setups.setdefault(setup, min(len(_setups), NUMBERS_SHARED))
 
 
 def _keep(own: OwnAllocator) -> None:
@@ -118,8 +159,13 @@ def record_found() -> None:
             heap = own.native.heap()
             if heap.segments:
                 segments = [_describe_segment(own.device, segment) for segment in heap.segments]
-                state = {"snapshot_event": heap.position, "devices": [own.device], "segments": segments}
-                abi.record_fact(f"initial_state:own{own.device}", json.dumps(state))
+                state = {
+                    "snapshot_event": heap.position,
+                    "devices": [own.device],
+                    "allocator": own.number,
+                    "segments": segments,
+                }
+                abi.record_fact(f"initial_state:own{own.device}:{own.number}", json.dumps(state))
 
 
 def find_serving(device: int) -> NativeAllocator | None:
@@ -147,9 +193,10 @@ def note_torch_served(settings: str) -> None:
     global _torch_settings
     with _lock:
         _torch_settings = settings
-        for own in _alive.values():
+        for own in list(_alive.values()):
             if own.kind is DeviceKind.CUDA and own.is_lasting and own.settings == settings:
                 own.native.share_with_torch()
+                _keep(replace(own, is_torch_s=True))
 
 
 def _record_facts(own: OwnAllocator) -> None:
@@ -164,15 +211,8 @@ def _record_facts(own: OwnAllocator) -> None:
     if not recording.has_torch_devices():
         abi.record_fact(f"device:{own.device}", json.dumps(facts))
     abi.record_fact("own_allocator", json.dumps({"settings": own.settings}))
-    if any(other.settings != own.settings for other in _alive.values()):
-        # A trace holds one line of settings, as PyTorch has one for all devices.
-        abi.record_fact(
-            "note:own_settings",
-            json.dumps(
-                "The allocators of several devices had different settings; a replay takes those of device "
-                f"{own.device} ({own.settings or 'the default ones'}) for all of them."
-            ),
-        )
+    told = () if own.is_torch_s else ("capacity_bytes", "memory_limit_bytes")
+    _record_given(own.device, own.number, {"settings": own.settings} | {name: facts[name] for name in told})
     recording.note_own_allocator()
     uuids = {
         DeviceOrdinal(each.device): uuid
@@ -180,6 +220,11 @@ def _record_facts(own: OwnAllocator) -> None:
         if (uuid := each.native.describe_device().uuid) is not None
     }
     recording.note_cuda_started(uuids)
+
+
+def _record_given(device: int, number: int, given: Mapping[str, object]) -> None:
+    if number < NUMBERS_SHARED:
+        abi.record_fact(f"allocator:{device}:{number}", json.dumps(given))
 
 
 def _describe_segment(device: int, segment: HeapSegment) -> dict[str, object]:

@@ -46,7 +46,7 @@ def plug_in(torch: ModuleType, *, settings: str) -> str | None:
     Raises UsageError for settings that are not the allocator's, TrackerUnavailable where this torch does not take an
     allocator, or has begun to use its own.
     """
-    prepare_torch(settings)
+    prepare_torch(settings, number=own_allocators.number_in_torch_place(settings))
     core = torch._C
     if not hasattr(core, "_cuda_customAllocator"):
         raise TrackerUnavailable(f"gpumem's allocator cannot serve torch {torch.__version__}: it takes no other.")

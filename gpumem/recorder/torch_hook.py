@@ -175,7 +175,7 @@ def _when_cuda_starts() -> None:
 def _record_cuda(torch: ModuleType) -> None:
     if not recording.is_armed() or not recording.ensure_started():
         return
-    from gpumem.recorder import torch_facts
+    from gpumem.recorder import own_allocators, torch_facts
 
     _hook.has_cuda_started = True
     if _hook.memory_limit_bytes is not None:
@@ -190,6 +190,7 @@ def _record_cuda(torch: ModuleType) -> None:
         {DeviceOrdinal(device): str(facts["uuid"]) for device, facts in devices.items() if facts["uuid"]}
     )
     if _hook.is_ours:
+        own_allocators.record_torch_devices(devices)
         _record("source", "gpumem")
         recording.note_own_allocator()
         return

@@ -20,7 +20,8 @@ from gpumem.render.json_oom import oom_verdict
 from gpumem.render.json_parts import Json
 from gpumem.render.json_parts import document as _document
 from gpumem.render.json_parts import frame as _frame
-from gpumem.trace.model import DeviceFacts, Reading
+from gpumem.trace.allocators import settings_of
+from gpumem.trace.model import DeviceFacts, Reading, TraceMeta
 
 
 def render_summaries(summaries: Sequence[TraceSummary]) -> str:
@@ -115,7 +116,7 @@ def _summary(summary: TraceSummary) -> dict[str, Json]:
         "pid": meta.pid,
         "rank": meta.rank,
         "versions": dict(meta.versions),
-        "settings": meta.settings,
+        "settings": _only(settings_of(meta)),
         "events": summary.events,
         "duration_ns": meta.duration_ns,
         "truncated": meta.history_truncated,
@@ -126,13 +127,33 @@ def _summary(summary: TraceSummary) -> dict[str, Json]:
         "notes": list(meta.notes),
         "from": _instant(summary.start),
         "to": _instant(summary.end),
-        "devices": [_device_summary(device, summary.path) for device in summary.devices],
+        "devices": [_device_summary(device, summary) for device in summary.devices],
     }
 
 
-def _device_summary(device: DeviceSummary, path: str) -> dict[str, Json]:
+def _only(lines: Sequence[str | None]) -> str | None:
+    """The line of settings where there is one for all."""
+    return lines[0] if len(lines) == 1 else None
+
+
+def _allocators(meta: TraceMeta, device: int) -> list[Json]:
+    return [
+        {
+            "number": one.number,
+            "settings": one.settings,
+            "capacity_bytes": one.capacity_bytes,
+            "memory_limit_bytes": one.memory_limit_bytes,
+        }
+        for one in meta.allocators
+        if one.device == device
+    ]
+
+
+def _device_summary(device: DeviceSummary, summary: TraceSummary) -> dict[str, Json]:
     return {
         **_facts(device.facts),
+        "settings": _only(settings_of(summary.meta, device.facts.device)),
+        "allocators": _allocators(summary.meta, device.facts.device),
         "headroom_bytes": device.headroom_bytes,
         "allocated_bytes": _end_and_peak(device.allocated_bytes),
         "reserved_bytes": _end_and_peak(device.reserved_bytes),
@@ -142,7 +163,7 @@ def _device_summary(device: DeviceSummary, path: str) -> dict[str, Json]:
         **_heap_figures(device),
         **_counts(device),
         "ooms": [_oom(oom) for oom in device.ooms],
-        "oom_verdict": None if device.oom_verdict is None else oom_verdict(device.oom_verdict, path),
+        "oom_verdict": None if device.oom_verdict is None else oom_verdict(device.oom_verdict, summary.path),
         "reserved_peak": _instant(device.reserved_peak) if device.is_recorded else None,
         "peak": _peak(device.peak) if device.is_recorded else None,
         "nvml": _reading(device.nvml),

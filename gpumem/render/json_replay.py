@@ -40,6 +40,8 @@ def _device(device: DeviceReplay) -> Json:
         "device": device.facts.device,
         "uuid": device.facts.uuid,
         "name": device.facts.name,
+        "allocator_number": device.allocator.number,
+        "allocator_count": device.allocator_count,
         "settings": device.settings,
         "recorded_settings": device.recorded_settings,
         "settings_basis": device.settings_basis.value,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gpumem.analyses.summary import DeviceSummary, EndAndPeak
+from gpumem.trace.allocators import settings_of
 from gpumem.trace.model import TraceMeta
 from gpumem.units import counted, format_bytes
 from gpumem.vocabulary import TraceSource
@@ -17,6 +18,17 @@ from gpumem.vocabulary import TraceSource
 def most(figures: EndAndPeak) -> int:
     """The peak, or the most that was recorded where the peak is not known."""
     return figures.peak if figures.peak is not None else figures.peak_recorded or 0
+
+
+def settings_words(meta: TraceMeta, device: int) -> str:
+    """The settings of a device's allocators, where not all of a recording's have the same; else nothing."""
+    if len(settings_of(meta)) == 1:
+        return ""
+    named = (
+        "not in the recording" if line is None else line or "PyTorch's default ones"
+        for line in settings_of(meta, device)
+    )
+    return " and ".join(named)
 
 
 def recording_sentences(meta: TraceMeta, shown: Callable[[str], str]) -> Iterator[str]:

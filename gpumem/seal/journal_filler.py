@@ -92,9 +92,9 @@ class JournalFiller:
         self._devices.add(device)
         facts = {one.device: one for one in self._meta.devices}.get(device, DeviceFacts(device))
         meta = replace(self._meta, source=TraceSource.NATIVE)  # said a moment after the first events
-        options = DeviceOptions(device, meta.settings or "", limit_of(meta, facts), facts.capacity_bytes)
+        options = DeviceOptions(device, meta.settings or "", limit_of(meta, facts, meta.settings), facts.capacity_bytes)
         streams, pools = self._entries.stream_rows(), self._entries.pool_rows()
-        found = [block for block in self._facts.found_blocks() if block.device == device]
+        found = [block for block in self._facts.found_blocks() if block.device == device and not block.code]
         blocks = place_found_blocks(found, streams, pools)
         self._follower.add_device(options, heap_of_rows(blocks, streams, pools) if blocks else None)
 

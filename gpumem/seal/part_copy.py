@@ -24,7 +24,7 @@ def has_superseded(source: ZipWriter, windows: Sequence[PartWindow], superseded:
     """Whether any part holds events that the state found replaces."""
     file = ReadOnlyFile(source.path)
     return any(
-        is_superseded(_columns(file, member, window, ["device"]), window, superseded).any()
+        is_superseded(_columns(file, member, window, ["device", "flags"]), window, superseded).any()
         for member, window in zip(source.members, windows, strict=True)
         if window.first_record < superseded.end
     )

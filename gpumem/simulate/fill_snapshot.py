@@ -24,7 +24,10 @@ def fill_snapshot(snapshot: PytorchSnapshot) -> Trace:
     """The snapshot's trace with block bytes, splits and flags, as far as replay reproduces its events."""
     trace = snapshot.trace
     assert isinstance(trace.events, ColumnEvents), "an importer holds its events whole"
-    devices = [device_options(trace, one, limit_bytes=recorded_limit(trace, one)) for one in devices_of(trace)]
+    devices = [
+        device_options(trace, one, settings=trace.meta.settings, limit_bytes=recorded_limit(trace, one))
+        for one in devices_of(trace)
+    ]
     ends = end_heaps(snapshot)
     follower = TraceFollower(trace, devices, pools_recorded=snapshot.pools_recorded, end_heaps=ends)
     try:

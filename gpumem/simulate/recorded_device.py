@@ -6,7 +6,7 @@ Owns: which devices can be replayed, their options, whether pools were recorded.
 from __future__ import annotations
 
 from gpumem.abi.policy import NO_LIMIT, DeviceOptions
-from gpumem.trace.model import DeviceFacts, Trace, TraceMeta
+from gpumem.trace.model import DeviceFacts, InitialBlock, Trace, TraceMeta
 from gpumem.vocabulary import DeviceOrdinal, TraceSource
 
 POOLS_SAID_SINCE = (2, 8)
@@ -25,40 +25,39 @@ def facts_of(trace: Trace, device: int) -> DeviceFacts:
     return next((facts for facts in trace.meta.devices if facts.device == device), DeviceFacts(device))
 
 
-def recorded_settings(trace: Trace, device: int) -> str | None:
-    """The device's line of allocator settings, "" for the defaults; None where the recording does not say."""
-    return trace.meta.settings
+def blocks_before(trace: Trace, device: int) -> list[InitialBlock]:
+    """The device's blocks from before the recording that are of the allocator that its source names."""
+    is_mixed = trace.meta.source is TraceSource.NATIVE
+    return [block for block in trace.initial_blocks if block.device == device and not (is_mixed and block.flags)]
 
 
 def recorded_limit(trace: Trace, device: int) -> int | None:
-    """The memory limit that the trace gives: NO_LIMIT when there was none, None where it does not say.
-
-    The recorder asks PyTorch for it when CUDA starts; where it knows the card and no limit, there was none.
-    """
-    return limit_of(trace.meta, facts_of(trace, device))
+    """The memory limit that the trace gives, see limit_of, of a device under the recording's settings."""
+    return limit_of(trace.meta, facts_of(trace, device), trace.meta.settings)
 
 
-def limit_of(meta: TraceMeta, facts: DeviceFacts) -> int | None:
-    """The memory limit of a device by its facts and those of its recording; see recorded_limit.
+def limit_of(meta: TraceMeta, facts: DeviceFacts, settings: str | None) -> int | None:
+    """The memory limit by the facts of a device: NO_LIMIT when there was none, None where they do not say.
 
-    Garbage collection needs to be sure of it: a limit set later, which is not recorded, would set it off.
+    The recorder asks PyTorch for it when CUDA starts; where it knows the card and no limit, there was none. Garbage
+    collection needs to be sure of it: a limit set later, which is not recorded, would set it off.
     """
     if facts.memory_limit_bytes is not None:
         return facts.memory_limit_bytes
     is_asked = meta.source in (TraceSource.NATIVE, TraceSource.GPUMEM) and facts.capacity_bytes is not None
     unsure = ("per_process_memory_fraction", "garbage_collection_threshold")
-    return NO_LIMIT if is_asked and not any(name in (meta.settings or "") for name in unsure) else None
+    return NO_LIMIT if is_asked and not any(name in (settings or "") for name in unsure) else None
 
 
-def device_options(trace: Trace, device: int, *, limit_bytes: int | None) -> DeviceOptions:
-    """The options of a replay under the recorded settings, else the default ones.
+def device_options(trace: Trace, device: int, *, settings: str | None, limit_bytes: int | None) -> DeviceOptions:
+    """The options of a replay under these settings, or the default ones where they are not recorded.
 
     `limit_bytes` None lets the trace bracket the limit.
     """
-    begins_late = any(block.device == device for block in trace.initial_blocks)
+    begins_late = bool(blocks_before(trace, device))
     return DeviceOptions(
         device,
-        recorded_settings(trace, device) or "",
+        settings or "",
         limit_bytes,
         facts_of(trace, device).capacity_bytes,
         truncated=begins_late or (trace.meta.history_truncated and not trace.initial_blocks),

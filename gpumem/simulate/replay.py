@@ -24,6 +24,7 @@ from gpumem.abi.policy import (
     U64Column,
 )
 from gpumem.errors import UsageError
+from gpumem.simulate.recorded_device import blocks_before
 from gpumem.simulate.start_heap import frees_of_unknown, handles_of, heap_of_blocks, pools_of
 from gpumem.trace.model import Column, EventBatch, PoolRow, StreamRow, Trace
 from gpumem.vocabulary import EventFlag, TraceSource
@@ -156,7 +157,7 @@ class TraceFollower(EventFollower):
         reason = self._add(options)
         if reason:
             return reason
-        blocks = [block for block in trace.initial_blocks if block.device == options.device]
+        blocks = blocks_before(trace, options.device)
         homeless_count = sum(block.segment_bytes == 0 for block in blocks)
         if homeless_count:
             return f"{homeless_count} blocks from before the history lie in no known segment."

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gpumem.errors import TraceTruncated
+from gpumem.trace.allocators import AllocatorCode, code_of_own
 from gpumem.trace.meta import facts_of
-from gpumem.trace.model import BYTES_LIMIT, DeviceFacts, TraceMeta
+from gpumem.trace.model import BYTES_LIMIT, AllocatorFacts, DeviceFacts, TraceMeta
 from gpumem.trace.record_columns import Superseded
 from gpumem.vocabulary import NO_DEVICE, BlockState, TraceSource
 
@@ -48,6 +49,7 @@ class FoundBlock:
     requested_bytes: int
     state: BlockState
     frames: tuple[FrameKey, ...]
+    code: AllocatorCode
 
 
 class JournalFacts:
@@ -81,9 +83,10 @@ class JournalFacts:
             }
             meta = facts_of(TraceMeta, fields | known)
             devices = tuple(self._device(device) for device in sorted(self._devices()))
+            allocators = tuple(sorted(self._allocators(), key=lambda one: (one.device, one.number)))
         except (ValueError, TypeError, AttributeError) as error:
             raise TraceTruncated(f"{self._where} is damaged: its facts: {error}.") from error
-        return dataclasses.replace(meta, devices=devices)
+        return dataclasses.replace(meta, devices=devices, allocators=allocators)
 
     def unavailable_reasons(self, device: int) -> Mapping[str, str]:
         """Why figures of a device's readings are not available, by field."""
@@ -94,18 +97,25 @@ class JournalFacts:
     def superseded(self) -> Superseded:
         """The events that the state found replaces."""
         try:
-            states = list(self._states())
-            devices = {device for state in states for device in state.get("devices") or ()}  # type: ignore[attr-defined]
-            devices |= {segment["device"] for segment in self._segments()}
-            end = max((_number(state.get("snapshot_event") or 0, BYTES_LIMIT) for state in states), default=0)
-            return Superseded(end, frozenset(_number(device, NO_DEVICE) for device in devices))
+            ends: dict[tuple[int, AllocatorCode], int] = {}
+            for code, state in self._states():
+                end = _number(state.get("snapshot_event") or 0, BYTES_LIMIT)
+                for device in (*(state.get("devices") or ()), *(one["device"] for one in state.get("segments") or ())):
+                    place = _number(device, NO_DEVICE), code
+                    ends[place] = max(end, ends.get(place, 0))
+            return Superseded(ends)
         except (ValueError, TypeError, KeyError) as error:
             raise self._damaged("initial_state", error) from error
 
     def found_blocks(self) -> list[FoundBlock]:
         """The blocks, free ones too, of the state that recording found."""
         try:
-            return [block for segment in self._segments() for block in _blocks_of(segment)]
+            return [
+                block
+                for code, state in self._states()
+                for segment in state.get("segments") or ()
+                for block in _blocks_of(segment, code)
+            ]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise self._damaged("initial_state", error) from error
 
@@ -113,15 +123,17 @@ class JournalFacts:
         """The facts of the state that recording found, as they were written."""
         return [text for key, text in self._texts.items() if key.partition(":")[0] == "initial_state"]
 
-    def _states(self) -> Iterator[Mapping[str, object]]:
-        """The facts `initial_state` and `initial_state:<n>`: a large state comes in several."""
-        for key in self._texts:
-            if key.partition(":")[0] == "initial_state":
-                yield self._object(key)
+    def _states(self) -> Iterator[tuple[AllocatorCode, Mapping[str, Any]]]:
+        """The facts `initial_state` and `initial_state:<n>` of PyTorch's allocator: a large state comes in several.
 
-    def _segments(self) -> Iterator[Mapping[str, Any]]:
-        for state in self._states():
-            yield from state.get("segments") or ()  # type: ignore[misc]
+        Those of gpumem's own are `initial_state:own<device>:<number>`, at first without the number.
+        """
+        for key in self._texts:
+            name, _, whose = key.partition(":")
+            if name == "initial_state":
+                state = self._object(key)
+                is_own = whose.startswith("own")
+                yield code_of_own(_number(state.get("allocator", 0), 256)) if is_own else AllocatorCode(0), state
 
     def _versions(self) -> Mapping[str, object]:
         """What the program said of its libraries, and the driver as NVML names it."""
@@ -140,6 +152,15 @@ class JournalFacts:
     def _devices(self) -> set[int]:
         return {device for device, _ in (*self._numbered("device"), *self._numbered("torch_end"))}
 
+    def _allocators(self) -> Iterator[AllocatorFacts]:
+        """Those of the facts `allocator:<device>:<number>`."""
+        for key in self._texts:
+            name, _, numbers = key.partition(":")
+            device, _, number = numbers.partition(":")
+            if name == "allocator" and _is_number(device) and _is_number(number):
+                given = self._object(key)
+                yield facts_of(AllocatorFacts, {**given, "device": int(device), "number": int(number)})
+
     def _notes(self) -> Iterator[object]:
         """The sentences of `note:<n>` by number, then those of other note keys."""
         keys = [key for key in self._texts if key.startswith("note:")]
@@ -150,7 +171,7 @@ class JournalFacts:
     def _numbered(self, key: str) -> Iterator[tuple[int, object]]:
         for text in self._texts:
             name, _, number = text.partition(":")
-            if name == key and number.isdecimal() and number.isascii():
+            if name == key and _is_number(number):
                 yield int(number[:9]), self._value(text)
 
     def _object(self, key: str) -> dict[str, object]:
@@ -172,7 +193,11 @@ class JournalFacts:
         return TraceTruncated(f"{self._where} is damaged: its fact {key} cannot be read: {error}.")
 
 
-def _blocks_of(segment: Mapping[str, Any]) -> Iterator[FoundBlock]:
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and text.isascii()
+
+
+def _blocks_of(segment: Mapping[str, Any], code: AllocatorCode) -> Iterator[FoundBlock]:
     first, second = segment.get("segment_pool_id") or (0, 0)
     segment_address = _number(segment["address"], _ADDRESS_LIMIT)
     address = segment_address
@@ -193,6 +218,7 @@ def _blocks_of(segment: Mapping[str, Any]) -> Iterator[FoundBlock]:
             requested_bytes=_number(asked, BYTES_LIMIT),
             state=state,
             frames=tuple(_frame_key(frame) for frame in block.get("frames") or ()),
+            code=code,
         )
         address += block_bytes
 

@@ -215,6 +215,7 @@ def _initial_block(block: FoundBlock, stream: int, pool: int, stack: int) -> Ini
         requested_bytes=block.requested_bytes,
         state=block.state,
         stack=StackId(stack if block.frames else 0),
+        flags=block.code,
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeGuard, TypeVar
 
 from gpumem.errors import TraceForeign, TraceTruncated, TraceVersionUnsupported
-from gpumem.trace.model import TIME_NS_LIMIT, DeviceFacts, TraceMeta
+from gpumem.trace.model import TIME_NS_LIMIT, AllocatorFacts, DeviceFacts, TraceMeta
 from gpumem.vocabulary import TraceSource
 
 FORMAT = "gpumem"
@@ -22,7 +22,7 @@ FORMAT_VERSION = "1.0"
 _MAJOR = 1
 
 Json = Mapping[str, object]
-Facts = TypeVar("Facts", TraceMeta, DeviceFacts)
+Facts = TypeVar("Facts", TraceMeta, DeviceFacts, AllocatorFacts)
 
 
 def encode_meta(meta: TraceMeta, part_events: Sequence[int]) -> bytes:
@@ -51,8 +51,10 @@ def decode_meta(content: bytes, where: str) -> tuple[TraceMeta, list[int]]:
         raise TraceTruncated(f"{where} is damaged: meta.json does not count the events of its parts.")
     try:
         devices = [facts_of(DeviceFacts, device) for device in _list(fields.get("devices", []))]
-        meta = facts_of(TraceMeta, {**fields, "devices": (), "source": TraceSource.NONE})
-        meta = dataclasses.replace(meta, devices=tuple(devices), source=TraceSource(fields.get("source")))
+        allocators = [facts_of(AllocatorFacts, one) for one in _list(fields.get("allocators", []))]
+        meta = facts_of(TraceMeta, {**fields, "devices": (), "allocators": (), "source": TraceSource.NONE})
+        source = TraceSource(fields.get("source"))
+        meta = dataclasses.replace(meta, devices=tuple(devices), allocators=tuple(allocators), source=source)
     except (ValueError, TypeError) as error:
         raise TraceTruncated(f"{where} is damaged: meta.json: {error}.") from error
     return meta, parts
@@ -88,6 +90,7 @@ def _checked(name: str, annotation: str, value: object) -> object:
         "bool": isinstance(value, bool),
         "TraceSource": isinstance(value, TraceSource),
         "Sequence[DeviceFacts]": value == (),
+        "Sequence[AllocatorFacts]": value == (),
     }
     if annotation == "Sequence[str]":
         return tuple(_texts(name, _list(value)))

@@ -193,6 +193,20 @@ class InitialBlock:
     requested_bytes: int
     state: BlockState
     stack: StackId
+    flags: int = 0
+    """EventFlag bits that say whose block it is, as those of events do."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorFacts:
+    """One of gpumem's own allocators: what its events' flags number it, and what it was given."""
+
+    device: int
+    number: int
+    settings: str
+    capacity_bytes: int | None = None
+    """None: capacity and limit are the device's."""
+    memory_limit_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +240,8 @@ class TraceMeta:
     settings: str | None = ""
     """The allocator's line of settings, empty for the defaults; None: not in the recording."""
     devices: Sequence[DeviceFacts] = ()
+    allocators: Sequence[AllocatorFacts] = ()
+    """Gpumem's own; others, and ours in PyTorch's place, have the recording's settings and their device's limit."""
     run_id: str | None = None
     started_unix_ns: int | None = None
     started_monotonic_ns: int | None = None

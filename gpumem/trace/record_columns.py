@@ -10,11 +10,12 @@ and events superseded by the state at a later border have none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from gpumem.trace.allocators import AllocatorCode, codes_of
 from gpumem.trace.event_parts import PartMark, PartWindow
 from gpumem.trace.journal import Window, WindowRecords
 from gpumem.trace.model import Column
@@ -23,10 +24,22 @@ from gpumem.vocabulary import EventKind
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """Events that the recorded state at a border replaces: those of `devices` before position `end`."""
+    """Events that the recorded states at borders replace: those of an allocator of a device before its position."""
 
-    end: int = 0
-    devices: frozenset[int] = frozenset()
+    ends: Mapping[tuple[int, AllocatorCode], int] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        """No event from this position on is replaced."""
+        return max(self.ends.values(), default=0)
+
+    def covers(self, columns: Mapping[str, Column], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which events are replaced."""
+        codes = codes_of(columns["flags"])
+        replaced = np.zeros(len(positions), np.bool_)
+        for (device, code), end in self.ends.items():
+            replaced |= (columns["device"] == device) & (codes == code) & (positions < end)
+        return replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +56,7 @@ def window_events(
     """The columns of a window's committed, not superseded records; marks count on from row `first_mark`."""
     columns, slots = dict(found.columns), found.slots
     if window.first_record < superseded.end and len(slots):
-        replaced = np.isin(columns["device"], np.array(sorted(superseded.devices), np.uint8))
-        kept = ~(replaced & (slots + window.first_record < superseded.end))
+        kept = ~superseded.covers(columns, slots + window.first_record)
         columns, slots = {name: column[kept] for name, column in columns.items()}, slots[kept]
     started = np.uint64(started_ns)
     times = (np.maximum(columns["time_ns"], started) - started).astype(np.int64)
@@ -63,9 +75,7 @@ def window_events(
 
 def is_superseded(columns: Mapping[str, Column], window: PartWindow, superseded: Superseded) -> npt.NDArray[np.bool_]:
     """Which rows of a window the state at a later border replaces."""
-    devices = np.array(sorted(superseded.devices), np.uint8)
-    replaced: npt.NDArray[np.bool_] = np.isin(columns["device"], devices) & (_positions(window) < superseded.end)
-    return replaced
+    return superseded.covers(columns, _positions(window))
 
 
 def without_superseded(columns: Mapping[str, Column], window: PartWindow, superseded: Superseded) -> WindowEvents:

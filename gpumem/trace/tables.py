@@ -87,10 +87,13 @@ TABLE_SCHEMAS: Mapping[str, pa.Schema] = {
             "requested_bytes": pa.uint64(),
             "state": pa.string(),
             "stack": pa.uint32(),
+            "flags": pa.uint16(),
         },
         ("block_bytes",),
     ),
 }
+_ADDED = {"initial_blocks": ("flags",)}
+"""Columns that tables written before they were thought of lack: all 0 then."""
 
 
 def encode_tables(trace: Trace) -> dict[str, memoryview]:
@@ -104,7 +107,7 @@ def encode_tables(trace: Trace) -> dict[str, memoryview]:
         "threads": _columns([(row.system_id, row.name) for row in trace.threads], 2),
         "readings": _columns([_reading_fields(row) for row in trace.readings], 10),
         "marks": _columns([(row.kind.value, row.name, row.step, row.event, row.time_ns) for row in trace.marks], 5),
-        "initial_blocks": _columns([_initial_block_fields(row) for row in trace.initial_blocks], 11),
+        "initial_blocks": _columns([_initial_block_fields(row) for row in trace.initial_blocks], 12),
     }
     return {name: _encode(TABLE_SCHEMAS[name], values) for name, values in columns.items()}
 
@@ -234,6 +237,9 @@ def _decode(name: str, content: bytes, where: str) -> pa.Table:
         if file.metadata.num_rows > _ROWS_LEAST_REFUSED and file.metadata.num_rows > _ROWS_A_BYTE * len(content):
             raise ValueError(f"it says that it has {file.metadata.num_rows} rows")
         table = file.read(columns=schema.names, use_threads=False)
+        for added in _ADDED.get(name, ()):
+            if added not in table.column_names:
+                table = table.append_column(schema.field(added), pa.array(np.zeros(table.num_rows, np.uint16)))
         table = table.select(schema.names).cast(schema)
         table.validate(full=True)  # text that is no UTF-8, for one
         _check_limits(table)

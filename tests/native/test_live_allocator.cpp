@@ -48,6 +48,7 @@ void gm_torch_release_pool(int device, TorchPool pool);
 namespace {
 
 constexpr uint64_t kMiB = 1024 * 1024;
+constexpr int kNumber = 7;  // of the allocators made here
 constexpr int kThreads = 4;
 constexpr int kFailed = 700;
 #if defined(__SANITIZE_THREAD__)
@@ -190,7 +191,7 @@ void churn(const Door& door, const std::vector<gm_allocator*>& watched, uint32_t
 }
 
 gm_allocator* make(uint32_t kind, uint32_t device, const char* settings, uint64_t memory_bytes) {
-  const gm_allocator_options options = {settings, memory_bytes, GM_NO_LIMIT, kind, device};
+  const gm_allocator_options options = {settings, memory_bytes, GM_NO_LIMIT, kind, device, kNumber, 0};
   gm_allocator* made = nullptr;
   char error[256] = "";
   EXPECT_EQUAL(gm_allocator_create(&options, &made, error, sizeof error), GM_OK);
@@ -212,7 +213,7 @@ void expect_empty(gm_allocator* allocator) {
 }
 
 // One heap a device can have had this history: nothing is handed out twice, nothing comes back that is not out.
-void expect_history(const std::string& path, size_t device_count) {
+void expect_history(const std::string& path, size_t device_count, int number) {
   const JournalContents contents = read_journal(path);
   std::map<uint8_t, std::set<uint64_t>> live;
   std::map<uint8_t, std::set<uint64_t>> pending;
@@ -228,6 +229,7 @@ void expect_history(const std::string& path, size_t device_count) {
     if (record.kind == GM_FREE_COMPLETED) wrong_count += !waiting.erase(record.address);
     if (record.kind == GM_SEGMENT_ALLOC) wrong_count += !segments[record.device].insert(record.address).second;
     if (record.kind == GM_SEGMENT_FREE) wrong_count += !segments[record.device].erase(record.address);
+    wrong_count += record.flags >> GM_ALLOCATOR_NUMBER_SHIFT != number || !(record.flags & GM_FLAG_OWN_ALLOCATOR);
   }
   EXPECT_EQUAL(wrong_count, 0);
   EXPECT_EQUAL(live.size(), device_count);
@@ -247,7 +249,7 @@ void test_simulated(const std::string& folder, const char* settings, uint32_t de
   for (gm_allocator* allocator : allocators) expect_empty(allocator);
   for (gm_allocator* allocator : allocators) gm_allocator_destroy(allocator);
   gm_recorder_stop("exit");
-  expect_history(path, device_count);
+  expect_history(path, device_count, kNumber);
 }
 
 void test_driver(const std::string& folder, const char* settings, uint32_t device_count) {
@@ -266,7 +268,7 @@ void test_driver(const std::string& folder, const char* settings, uint32_t devic
   EXPECT_EQUAL(pretend_depth(), 1);
   pretend_current(-1);
   gm_recorder_stop("exit");
-  expect_history(path, device_count);
+  expect_history(path, device_count, kNumber);
 }
 
 // Every call may fail once in a while; none may leave the heap and the driver of different minds.
@@ -333,7 +335,7 @@ void test_in_pytorch_s_place(const std::string& folder) {
   const std::string path = folder + "/torch.gpumem.journal";
   start_recording(path);
   pretend_card(256 * kMiB, 2);
-  EXPECT_EQUAL(gm_torch_prepare("garbage_collection_threshold:0.5,max_split_size_mb:20", nullptr, 0), GM_OK);
+  EXPECT_EQUAL(gm_torch_prepare("garbage_collection_threshold:0.5,max_split_size_mb:20", 3, nullptr, 0), GM_OK);
   std::vector<std::thread> capturers;
   for (uint32_t device = 0; device < 2; ++device)
     capturers.emplace_back([device] {
@@ -346,7 +348,7 @@ void test_in_pytorch_s_place(const std::string& folder) {
   expect_empty(gm_torch_allocator(1));
   EXPECT_EQUAL(pretend_used_bytes(), 0);
   gm_recorder_stop("exit");
-  expect_history(path, 2);
+  expect_history(path, 2, 3);
 }
 
 // Whether a forked child gets one answer, that the allocator is another process's, for everything it asks.

@@ -171,7 +171,7 @@ void work_on(gm_allocator* allocator) {
 }
 
 void test_allocator(uint32_t kind, const char* settings) {
-  const gm_allocator_options options = {settings, 64 * kMiB, GM_NO_LIMIT, kind, 0};
+  const gm_allocator_options options = {settings, 64 * kMiB, GM_NO_LIMIT, kind, 0, 0, 0};
   pretend_card(64 * kMiB, 1);
   without_memory([&] {
     gm_allocator* allocator = nullptr;
@@ -191,7 +191,7 @@ void test_torch_frees() {
   constexpr int kDevices = 128;
   pretend_card(1024 * kMiB, kDevices);
   char error[256];
-  EXPECT_EQUAL(gm_torch_prepare("", error, sizeof error), GM_OK);
+  EXPECT_EQUAL(gm_torch_prepare("", 0, error, sizeof error), GM_OK);
   int device = 0;  // another one each time: an allocator that lost memory in the midst of a change serves no more
   without_memory([&] {
     ++device;

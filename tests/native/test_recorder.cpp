@@ -48,7 +48,7 @@ void test_free_in_two_halves_is_one_record(const std::string& folder) {
 void test_allocators_of_one_device_record_side_by_side(const std::string& folder) {
   const std::string path = folder + "/lanes.gpumem.journal";
   start_recording(path);
-  const gm_allocator_options options = {"", 1u << 30, GM_NO_LIMIT, GM_DEVICE_SIMULATED, 0};
+  const gm_allocator_options options = {"", 1u << 30, GM_NO_LIMIT, GM_DEVICE_SIMULATED, 0, 0, 0};
   std::vector<gm_allocator*> ours(70);  // more than there are lanes for
   char error[256];
   for (gm_allocator*& allocator : ours) {

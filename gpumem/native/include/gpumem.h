@@ -61,6 +61,10 @@ enum gm_flag {
   GM_FLAG_OWN_ALLOCATOR = 64 /* gpumem's own allocator did it, whatever else serves the program */
 };
 
+/* Of such an event's flags the bits from this one on are the number that the allocator was given, 0 to 255: events of a
+ * device that differ in it are of heaps that differ. */
+#define GM_ALLOCATOR_NUMBER_SHIFT 8
+
 /* One event as it lies in the journal: 64 bytes, little-endian.
  * Committed when commit == (low 31 bits of the slot number) + 1, stored last with release order. */
 typedef struct gm_record {

@@ -30,6 +30,8 @@ typedef struct gm_allocator_options {
   uint64_t limit_bytes;  /* memory limit; GM_NO_LIMIT: per_process_memory_fraction of the settings, else none */
   uint32_t device_kind;  /* gm_device_kind */
   uint32_t device;       /* the program's ordinal; events carry it */
+  uint32_t number;       /* 0 to 255: events carry it too, see GM_ALLOCATOR_NUMBER_SHIFT */
+  uint32_t reserved;     /* 0 */
 } gm_allocator_options;
 
 typedef struct gm_allocator gm_allocator;
@@ -128,8 +130,8 @@ GM_API gm_status gm_allocator_take_heap(gm_allocator* allocator, gm_allocator_he
 
 /* ---- PyTorch: functions for CUDAPluggableAllocator, one allocator per device ------------------------ */
 
-/* Settings for devices that PyTorch comes to use; to be called before CUDA starts. */
-GM_API gm_status gm_torch_prepare(const char* settings, char* error, size_t capacity);
+/* Settings and number of the allocators of devices that PyTorch comes to use; to be called before CUDA starts. */
+GM_API gm_status gm_torch_prepare(const char* settings, uint32_t number, char* error, size_t capacity);
 /* The device's allocator; null while PyTorch has asked it for nothing. */
 GM_API gm_allocator* gm_torch_allocator(uint32_t device);
 /* The same, made where there is none yet, for another library of the program to share. GM_ALLOCATOR_NO_DEVICE with the

@@ -6,11 +6,12 @@ Owns: its HTML. Must not know: how facts were learned.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpumem.analyses.page import PageFindings
 from gpumem.analyses.summary import TraceSummary
 from gpumem.render.html.markup import Html, foreign, foreign_line, tag
+from gpumem.trace.allocators import settings_of
 from gpumem.trace.model import DeviceFacts
 from gpumem.units import counted, format_bytes, format_duration
 
@@ -41,11 +42,13 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
     yield "Recorded by", _source(summary)
     yield "Events", f"{counted(summary.events, 'event')} in {format_duration(meta.duration_ns)}"
     yield "Ended by", "still running" if meta.running else foreign(meta.ended_by) or "not known"
-    yield "Allocator settings", _settings(meta.settings)
+    lines = settings_of(meta)
+    yield "Allocator settings", _settings(lines) if len(lines) == 1 else "each allocator's own, see its device"
     for name, version in sorted(meta.versions.items()):
         yield f"Version of {foreign(name)}", foreign(version)
     for facts in meta.devices:
-        yield f"Device {facts.device}", _device(facts)
+        settings = "" if len(lines) == 1 else f", settings {_settings(settings_of(meta, facts.device))}"
+        yield f"Device {facts.device}", _device(facts) + settings
     yield "Lost", counted(meta.records_lost, "event") if meta.records_lost else "nothing"
     if any(device.is_recorded for device in summary.devices):
         yield "Call stacks", foreign_line(meta.stacks_off) if meta.stacks_off else "recorded"
@@ -56,8 +59,9 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
         yield "Written by", foreign(meta.produced_by)
 
 
-def _settings(line: str | None) -> str:
-    return "not in the recording" if line is None else foreign_line(line) or "none set"
+def _settings(lines: Sequence[str | None]) -> str:
+    named = ("not in the recording" if line is None else foreign_line(line) or "none set" for line in lines)
+    return " and ".join(named)
 
 
 def _block_sizes(summary: TraceSummary) -> str:

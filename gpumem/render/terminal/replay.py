@@ -45,9 +45,24 @@ def render_replay(findings: ReplayFindings, page: Page, *, top: int = DEFAULT_TO
 
 
 def _recorded_with(findings: ReplayFindings) -> str:
-    if findings.meta.settings is None:
+    lines = {device.recorded_settings for device in findings.devices} or {findings.meta.settings}
+    if len(lines) > 1:
+        return f"recorded with {len(lines)} lines of settings"
+    return _recorded_line(lines.pop())
+
+
+def _recorded_line(line: str | None) -> str:
+    if line is None:
         return "settings not in the recording: PyTorch's defaults assumed"
-    return f"recorded with {_settings(findings.meta.settings)}"
+    return f"recorded with {_settings(line)}"
+
+
+def _name(device: DeviceReplay) -> str:
+    """The device, and of several allocators on it which one."""
+    name, number = f"device {device.facts.device}", device.allocator.number
+    if device.allocator_count == 1:
+        return name
+    return f"{name} (PyTorch's allocator)" if number is None else f"{name} (gpumem's allocator {number})"
 
 
 def _settings(line: str) -> str:
@@ -72,7 +87,7 @@ def _device_lines(findings: ReplayFindings, device: DeviceReplay, page: Page, to
 def _verdict(findings: ReplayFindings, device: DeviceReplay) -> str:
     if device.what_if is not None:
         return _what_if_verdict(findings, device, device.what_if)
-    name, check = f"device {device.facts.device}", device.check
+    name, check = _name(device), device.check
     decisions = f"{format_count(check.decision_count)} of {format_count(check.event_count)}"
     if check.exact and not check.event_count:
         return f"Nothing was recorded on {name} that the allocator, run again, could be held to."
@@ -90,7 +105,7 @@ def _verdict(findings: ReplayFindings, device: DeviceReplay) -> str:
 
 
 def _what_if_verdict(findings: ReplayFindings, device: DeviceReplay, found: WhatIfFigures) -> str:
-    tried = f"With {_tried(findings, device)}, device {device.facts.device}"
+    tried = f"With {_tried(findings, device)}, {_name(device)}"
     if found.refused_count:
         refused = f"{format_count(found.refused_count)} of {counted(device.served_count_recorded, 'request')}"
         return f"{tried} would run out of memory in {refused} that were served when recorded."
@@ -151,6 +166,8 @@ def _figure(figures: RunFigures | None, field: str, is_bytes: bool, of: int | No
 
 def _facts(findings: ReplayFindings, device: DeviceReplay, page: Page) -> Iterator[Text]:
     found, check = device.what_if, device.check
+    if len({one.recorded_settings for one in findings.devices}) > 1:
+        yield theme.fact("settings", _recorded_line(device.recorded_settings), page)
     if found is not None:
         yield from _what_if_facts(device, found, page)
     yield theme.fact("memory limit", _limit_text(device.limit), page)

@@ -22,6 +22,7 @@ from gpumem.render.summary_words import (
     no_device_sentence,
     others_clause,
     recording_sentences,
+    settings_words,
     unrecorded_sentence,
 )
 from gpumem.render.terminal import theme
@@ -69,7 +70,7 @@ def _summary_lines(summary: TraceSummary, page: Page, top: int) -> Iterator[Text
         if number:
             yield ""
         chosen = f" --device {device.facts.device}" if len(summary.devices) > 1 else ""
-        yield from _device_lines(device, page, top, summary.path, chosen, is_whole=is_whole)
+        yield from _device_lines(device, page, top, summary, chosen, is_whole=is_whole)
 
 
 def _headline(summary: TraceSummary, page: Page) -> list[str]:
@@ -109,7 +110,7 @@ def _at(time_ns: int, event: EventIndex) -> str:
 
 
 def _device_lines(
-    device: DeviceSummary, page: Page, top: int, path: str, chosen: str, *, is_whole: bool
+    device: DeviceSummary, page: Page, top: int, summary: TraceSummary, chosen: str, *, is_whole: bool
 ) -> Iterator[Text | str]:
     """The device's part; PyTorch's own figures are those of a whole run, and say nothing of a part of it.
 
@@ -125,7 +126,9 @@ def _device_lines(
         return
     yield from _heap_facts(device, page)
     yield theme.fact("segments", _segment_facts(device), page)
-    yield from _oom_facts(device, page, path, chosen)
+    if settings := settings_words(summary.meta, device.facts.device):
+        yield theme.fact("settings", printable(settings), page)
+    yield from _oom_facts(device, page, summary.path, chosen)
     if device.alloc_count or device.peak.held_bytes:
         yield ""
         yield from holder_lines(device.peak, page, top)

@@ -86,8 +86,71 @@ def test_blocks_of_both_are_known_and_pytorch_s_run_is_followed_exactly(
     assert device.allocated_bytes is not None
     assert device.allocated_bytes.end == 2048 + 30 * MIB
     assert device.reserved_bytes.end == 2 * MIB + 32 * MIB
-    check = find_replay(trace, Wish({})).devices[0].check
+    torch_s, ours = find_replay(trace, Wish({})).devices
+    assert [one.facts.device for one in (torch_s, ours)] == [0, 0]
+    assert [one.allocator_count for one in (torch_s, ours)] == [2, 2]
+    assert [one.recorded_settings for one in (torch_s, ours)] == ["", "max_split_size_mb:64"]
+    assert torch_s.allocator.number is None
+    check = torch_s.check
     assert (check.exact, check.decision_count, check.event_count) == (True, 4, 4)
+    assert (ours.check.exact, ours.check.decision_count, ours.check.event_count) == (True, 5, 5)
+    figures = [(one.recorded.reserved_bytes_peak, one.recorded.allocated_bytes_peak) for one in (torch_s, ours)]
+    assert figures == [(2 * MIB, 1024 + 2048), (32 * MIB, 30 * MIB + 512)]
+    assert [one.followed == one.recorded for one in (torch_s, ours)] == [True, True]
+
+
+@pytest.mark.parametrize("order", [torch_first, torch_last, torch_around])
+def test_other_settings_are_tried_on_each_allocator_s_requests_alone(
+    tmp_path: Path, order: Callable[[Callable[[], Allocator]], Allocator]
+) -> None:
+    with gpumem.record(tmp_path / "t.gpumem", stacks=False):
+        own = order(lambda: Allocator("simulated", settings="max_split_size_mb:64", memory_bytes=1 << 30))
+    own.close()
+    found = find_replay(gpumem.open(tmp_path / "t.gpumem"), Wish({"expandable_segments": "True"})).devices
+    assert [one.settings for one in found] == [
+        "expandable_segments:True",
+        "max_split_size_mb:64,expandable_segments:True",
+    ]
+    assert [one.memory_bytes for one in found] == [140 << 30, 1 << 30]
+    assert [one.request_count for one in found] == [2, 1]
+    peaks = [one.what_if and one.what_if.figures.reserved_bytes_peak for one in found]
+    assert peaks == [2 * MIB, 40 * MIB]
+
+
+def test_blocks_that_ours_held_before_the_recording_are_not_pytorch_s(tmp_path: Path) -> None:
+    own = Allocator("simulated", memory_bytes=1 << 30)
+    kept, freed = own.alloc(30 * MIB), own.alloc(1000)
+    own.free(freed)
+    with gpumem.record(tmp_path / "t.gpumem", stacks=False):
+        start_torch()
+        train()
+        own.free(kept)
+        own.alloc(1000)
+    own.close()
+    trace = gpumem.open(tmp_path / "t.gpumem")
+    assert trace.meta.block_bytes_known
+    assert {block.flags for block in trace.initial_blocks} == {EventFlag.OWN_ALLOCATOR | own_number(trace) << 8}
+    checks = [one.check for one in find_replay(trace, Wish({})).devices]
+    assert [(check.exact, check.decision_count, check.event_count) for check in checks] == [(True, 4, 4), (True, 2, 2)]
+
+
+def test_a_state_of_pytorch_s_replaces_no_event_of_ours(tmp_path: Path) -> None:
+    with gpumem.record(tmp_path / "t.gpumem", stacks=False):
+        own = Allocator("simulated")
+        own.alloc(30 * MIB)
+        start_torch()
+        train()
+        state = {"snapshot_event": abi.count_records(), "devices": [0], "segments": []}
+        abi.record_fact("initial_state", json.dumps(state))
+    own.close()
+    trace = gpumem.open(tmp_path / "t.gpumem")
+    assert blocks_of(trace, own=False) == []
+    assert blocks_of(trace, own=True) == [("ALLOC", 30 * MIB, 30 * MIB)]
+
+
+def own_number(trace: Trace) -> int:
+    (one,) = trace.meta.allocators
+    return one.number
 
 
 def test_recording_of_ours_alone_names_its_settings_and_device(tmp_path: Path) -> None:

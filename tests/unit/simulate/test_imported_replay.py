@@ -18,7 +18,9 @@ NEEDS_END = {"mempools": "no_split", "graph_lifecycle": "pools", "graph": "pools
 def replay(name: str, *, with_end: bool) -> tuple[TraceReplay, HeapColumns]:
     snapshot = read_pytorch_snapshot(recording_path(name))
     trace, ends = snapshot.trace, end_heaps(snapshot)
-    options = [device_options(trace, device, limit_bytes=None) for device in devices_of(trace)]
+    options = [
+        device_options(trace, device, settings=trace.meta.settings, limit_bytes=None) for device in devices_of(trace)
+    ]
     given = ends if with_end else None
     return replay_trace(trace, options, pools_recorded=are_pools_recorded(trace), end_heaps=given), ends[0]
 

@@ -12,7 +12,7 @@ from gpumem.trace import journal_layout
 from gpumem.trace.event_parts import EVENT_SCHEMA
 from gpumem.trace.file import META_MEMBER, part_member, table_member
 from gpumem.trace.meta import FORMAT_VERSION, encode_meta
-from gpumem.trace.model import DeviceFacts, TraceMeta
+from gpumem.trace.model import AllocatorFacts, DeviceFacts, TraceMeta
 from gpumem.trace.tables import TABLE_SCHEMAS
 from gpumem.vocabulary import EventFlag, EventKind, TraceSource
 
@@ -58,9 +58,11 @@ def test_kinds_and_flags_are_those_of_the_code(head: str, enum: type[EventKind] 
 
 
 def test_keys_of_meta_are_those_of_the_code() -> None:
-    meta = json.loads(encode_meta(TraceMeta(TraceSource.NATIVE, devices=(DeviceFacts(0),)), [3]))
+    own = AllocatorFacts(0, 0, "")
+    meta = json.loads(encode_meta(TraceMeta(TraceSource.NATIVE, devices=(DeviceFacts(0),), allocators=(own,)), [3]))
     assert sorted(cells[0] for cells in rows_under("key")) == sorted(meta)
     assert [cells[0] for cells in rows_under("device key")] == list(meta["devices"][0])
+    assert [cells[0] for cells in rows_under("allocator key")] == list(meta["allocators"][0])
     assert f"now {FORMAT_VERSION}" in TEXT
 
 

@@ -18,6 +18,7 @@ from gpumem.heap.instants import Instant
 from gpumem.heap.live import LiveTable
 from gpumem.heap.scan import live_at
 from gpumem.heap.segments import Segment, segments_at
+from gpumem.simulate.apart import tell_apart
 from gpumem.trace.allocators import code_of, find_allocator
 from gpumem.trace.model import Reading, Trace
 from gpumem.trace.oom_message import IMPOSSIBLE_BYTES, Figure, OomOrigin, ProcessShare
@@ -38,9 +39,10 @@ def explain_oom_event(trace: Trace, event: EventIndex) -> OomVerdict:
     device = DeviceOrdinal(number)
     allocator = find_allocator(trace.meta, device, code_of(flags))
     known, settings = allocator.facts, allocator.settings
-    segments = segments_at(trace, event, devices=[device])
-    blocks = live_at(trace, event, devices=[device], carried=("requested_bytes",)).get(device)
-    heap = _Heap(trace, event, device, StreamId(stream), segments, blocks)
+    heap_trace, ordinal = tell_apart(trace).find(device, allocator.code)
+    segments = segments_at(heap_trace, event, devices=[ordinal])
+    blocks = live_at(heap_trace, event, devices=[ordinal], carried=("requested_bytes",)).get(ordinal)
+    heap = _Heap(heap_trace, event, ordinal, StreamId(stream), segments, blocks)
     card_bytes = card or known.capacity_bytes
     limit_bytes = limit or known.memory_limit_bytes
     reading = find_reading(trace, device, Instant(event, time_ns))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpumem import abi
@@ -60,6 +60,9 @@ _lock = threading.RLock()
 _alive: dict[tuple[DeviceKind, int], OwnAllocator] = {}
 _torch_settings: str | None = None
 """None: PyTorch is not served by ours."""
+_cards: dict[int, tuple[int, int | None]] = {}
+"""Memory and limit that the recording `_cards_of` names of each device."""
+_cards_of: recording.Recording | None = None
 _setups: dict[_Setup, int] = {}
 """The number of each set-up. Of one a device has one allocator at a time, which begins as empty as the one before it
 ended: to a replay they are one."""
@@ -121,7 +124,7 @@ def record_torch_devices(devices: Iterable[int]) -> None:
     settings = _torch_settings
     if settings is not None:
         for device in devices:
-            _record_given(device, number_in_torch_place(settings), {"settings": settings})
+            _record_given(device, number_in_torch_place(settings), settings, None)
 
 
 def number_in_torch_place(settings: str) -> int:
@@ -201,18 +204,19 @@ def note_torch_served(settings: str) -> None:
 
 def _record_facts(own: OwnAllocator) -> None:
     device = own.native.describe_device()
-    facts = {
-        "uuid": device.uuid,
-        "nvml_index": None,
-        "name": device.name,
-        "capacity_bytes": device.memory_bytes,
-        "memory_limit_bytes": device.limit_bytes,
-    }
+    given = (device.memory_bytes, device.limit_bytes)
     if not recording.has_torch_devices():
+        capacity_bytes, limit_bytes = _widest_card(own.device, *given)
+        facts = {
+            "uuid": device.uuid,
+            "nvml_index": None,
+            "name": device.name,
+            "capacity_bytes": capacity_bytes,
+            "memory_limit_bytes": limit_bytes,
+        }
         abi.record_fact(f"device:{own.device}", json.dumps(facts))
     abi.record_fact("own_allocator", json.dumps({"settings": own.settings}))
-    told = () if own.is_torch_s else ("capacity_bytes", "memory_limit_bytes")
-    _record_given(own.device, own.number, {"settings": own.settings} | {name: facts[name] for name in told})
+    _record_given(own.device, own.number, own.settings, None if own.is_torch_s else given)
     recording.note_own_allocator()
     uuids = {
         DeviceOrdinal(each.device): uuid
@@ -222,9 +226,26 @@ def _record_facts(own: OwnAllocator) -> None:
     recording.note_cuda_started(uuids)
 
 
-def _record_given(device: int, number: int, given: Mapping[str, object]) -> None:
-    if number < NUMBERS_SHARED:
-        abi.record_fact(f"allocator:{device}:{number}", json.dumps(given))
+def _widest_card(device: int, memory_bytes: int, limit_bytes: int | None) -> tuple[int, int | None]:
+    """Memory and limit of the card that an allocator's device is: the most of those that it had in this recording, and
+    a limit that all had.
+    """
+    global _cards_of
+    if _cards_of is not recording.current():
+        _cards_of = recording.current()
+        _cards.clear()
+    known_bytes, known_limit = _cards.get(device, (memory_bytes, limit_bytes))
+    card = max(known_bytes, memory_bytes), limit_bytes if limit_bytes == known_limit else None
+    _cards[device] = card
+    return card
+
+
+def _record_given(device: int, number: int, settings: str, given: tuple[int, int | None] | None) -> None:
+    """What an allocator was given; None: memory and limit are the device's."""
+    facts: dict[str, object] = {"settings": settings}
+    if given is not None:
+        facts["capacity_bytes"], facts["memory_limit_bytes"] = given
+    abi.record_fact(f"allocator:{device}:{number}", json.dumps(facts))
 
 
 def _describe_segment(device: int, segment: HeapSegment) -> dict[str, object]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gpumem.errors import TraceForeign
 from gpumem.trace.allocators import AllocatorCode, RecordedAllocator, code_of_own, find_allocator, without_torch_figures
-from gpumem.trace.model import Column, DeviceFacts, EventBatch, EventSource, InitialBlock, Trace
+from gpumem.trace.model import AllocatorFacts, Column, DeviceFacts, EventBatch, EventSource, InitialBlock, Trace
 from gpumem.vocabulary import NO_DEVICE, NUMBER_SHIFT, DeviceOrdinal, EventFlag, TraceSource
 
 _NUMBERS = 256
@@ -36,6 +36,13 @@ class ApartTrace:
         found = self.allocators.get(ordinal)
         return find_allocator(self.trace.meta, ordinal, AllocatorCode(0)) if found is None else found
 
+    def find(self, device: DeviceOrdinal, code: AllocatorCode) -> tuple[Trace, DeviceOrdinal]:
+        """The trace in which an allocator has a device to itself, and the ordinal of that."""
+        for ordinal, one in self.allocators.items():
+            if (one.facts.device, one.code) == (device, code):
+                return self.trace, ordinal
+        return self.trace, device
+
     def ordinals_of(self, devices: Collection[DeviceOrdinal]) -> list[DeviceOrdinal]:
         """The allocators of these devices; one without events stands for itself."""
         found = [ordinal for ordinal, one in self.allocators.items() if one.facts.device in devices]
@@ -48,54 +55,50 @@ def tell_apart(trace: Trace) -> ApartTrace:
 
     Raises TraceForeign for more allocators than there are ordinals.
     """
-    source = trace.meta.source
-    if source not in (TraceSource.NATIVE, TraceSource.GPUMEM):
+    source, own = trace.meta.source, trace.meta.allocators
+    if source not in (TraceSource.NATIVE, TraceSource.GPUMEM) or not own:
         return ApartTrace(trace, {})
+    if source is TraceSource.GPUMEM and len({one.device for one in own}) == len(own):
+        return ApartTrace(trace, {DeviceOrdinal(one.device): _given(trace, one) for one in own})
     keys = _find_keys(trace)
     ordinals = _give_ordinals(trace, keys)
     allocators = {
         DeviceOrdinal(ordinals[key]): find_allocator(trace.meta, key >> _DEVICE_SHIFT, _code_of(key)) for key in keys
     }
-    has_other = source is TraceSource.NATIVE and any(one.is_own for one in allocators.values())
-    if not has_other and len(keys) == len({key >> _DEVICE_SHIFT for key in keys}):
-        return ApartTrace(trace, allocators)
     devices = tuple(_device(trace, ordinal, one) for ordinal, one in sorted(allocators.items()))
     others = tuple(one for one in trace.meta.devices if one.device not in allocators)
     view = replace(
         trace,
         meta=replace(trace.meta, devices=devices + others),
-        events=_ApartEvents(trace.events, source, ordinals),
-        initial_blocks=[
-            replace(one, device=int(ordinals[_key_of(one, source)]), flags=0) for one in trace.initial_blocks
-        ],
+        events=_ApartEvents(trace.events, ordinals),
+        initial_blocks=[replace(one, device=int(ordinals[_key_of(one)]), flags=0) for one in trace.initial_blocks],
     )
     return ApartTrace(view, allocators)
 
 
+def _given(trace: Trace, one: AllocatorFacts) -> RecordedAllocator:
+    return find_allocator(trace.meta, one.device, code_of_own(one.number))
+
+
 def _find_keys(trace: Trace) -> Sequence[int]:
     """The keys of the allocators that the trace has events or blocks of, ascending."""
-    source = trace.meta.source
     counts = np.zeros(_NUMBERS << _DEVICE_SHIFT, np.int64)
     for batch in trace.event_batches(("device", "flags")):
-        counts += np.bincount(_keys(batch["device"], batch["flags"], source), minlength=len(counts))
+        counts += np.bincount(_keys(batch["device"], batch["flags"]), minlength=len(counts))
     for block in trace.initial_blocks:
-        counts[_key_of(block, source)] += 1
+        counts[_key_of(block)] += 1
     found: list[int] = np.flatnonzero(counts[: NO_DEVICE << _DEVICE_SHIFT]).tolist()
     return found
 
 
-def _keys(devices: Column, flags: Column, source: TraceSource) -> npt.NDArray[np.int64]:
-    """Device, whether it is gpumem's own, and its number, in one figure: by it allocators are told apart.
-
-    Gpumem's allocators did not say at first that they are; a recording that they made has no others.
-    """
+def _keys(devices: Column, flags: Column) -> npt.NDArray[np.int64]:
+    """Device, whether it is gpumem's own, and its number, in one figure: by it allocators are told apart."""
     bits = flags.astype(np.int64)
-    is_own = bits >> _OWN_BIT & 1 if source is TraceSource.NATIVE else np.int64(1)
-    return devices.astype(np.int64) << _DEVICE_SHIFT | is_own * (_NUMBERS | bits >> NUMBER_SHIFT)
+    return devices.astype(np.int64) << _DEVICE_SHIFT | (bits >> _OWN_BIT & 1) * (_NUMBERS | bits >> NUMBER_SHIFT)
 
 
-def _key_of(block: InitialBlock, source: TraceSource) -> int:
-    return int(_keys(np.array([block.device]), np.array([block.flags]), source)[0])
+def _key_of(block: InitialBlock) -> int:
+    return int(_keys(np.array([block.device]), np.array([block.flags]))[0])
 
 
 def _code_of(key: int) -> AllocatorCode:
@@ -128,7 +131,6 @@ class _ApartEvents:
     """Events whose device is their allocator's ordinal; their flags say no more whose they are."""
 
     events: EventSource
-    source: TraceSource
     ordinals: npt.NDArray[np.uint8]
 
     @property
@@ -140,7 +142,7 @@ class _ApartEvents:
         for batch in self.events.batches(read, first_event, end_event):
             told = {name: batch.columns[name] for name in columns}
             if "device" in columns:
-                told["device"] = self.ordinals[_keys(batch["device"], batch["flags"], self.source)]
+                told["device"] = self.ordinals[_keys(batch["device"], batch["flags"])]
             if "flags" in columns:
                 told["flags"] = batch["flags"] & np.uint16(EventFlag.OWN_ALLOCATOR - 1)
             yield EventBatch(batch.first_event, batch.count, told)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpumem.analyses.oom_event import explain_oom_event, is_oom_event
 from gpumem.analyses.oom_facts import OomCode, OomVerdict, Verdict
 from gpumem.heap.instants import find_instant
 from gpumem.simulate.opening import open_trace
-from gpumem.trace.model import Trace
+from gpumem.trace.model import AllocatorFacts, ColumnEvents, Trace
 from gpumem.trace.moments import parse_moment
 from gpumem.trace.oom_message import Figure
-from gpumem.vocabulary import DeviceOrdinal
+from gpumem.vocabulary import DeviceOrdinal, EventFlag
 from recorded_snapshots import SAMPLES, recorded_bytes
 from trace_builder import GiB, KiB, MiB, TraceBuilder
 
@@ -78,6 +80,25 @@ def test_large_block_that_a_setting_keeps_whole_did_not_come_back_late() -> None
     builder = TraceBuilder(block_bytes_known=True, settings="max_split_size_mb:20").segment(100 * MiB)
     found = verdict_at(builder.alloc("a", 60 * MiB).oom(30 * MiB, free=0, total=GiB).build())
     assert OomCode.RETRY not in codes_of(found)
+
+
+def test_another_allocator_s_idle_bytes_and_settings_are_not_those_of_the_one_that_ran_out() -> None:
+    builder = TraceBuilder(
+        block_bytes_known=True, settings="max_split_size_mb:20", allocators=(AllocatorFacts(0, 1, ""),)
+    )
+    builder.segment(100 * MiB).alloc("a", 60 * MiB).segment(200 * MiB).alloc("b", 50 * MiB)
+    trace = builder.oom(30 * MiB, free=0, total=GiB).build()
+    assert isinstance(trace.events, ColumnEvents)
+    own = EventFlag.OWN_ALLOCATOR | 1 << 8
+    for flags, reserved, idle, retried in (
+        ([own, own, 0, 0, own], 100 * MiB, 40 * MiB, True),
+        ([0, 0, own, own, own], 200 * MiB, 150 * MiB, True),
+        ([own, own, 0, 0, 0], 200 * MiB, 150 * MiB, False),
+    ):
+        columns = {**trace.events.columns, "flags": np.array(flags, np.uint16)}
+        found = verdict_at(replace(trace, events=ColumnEvents(columns)))
+        assert (found.facts.reserved, found.facts.idle) == (Figure(reserved), Figure(idle))
+        assert (OomCode.RETRY in codes_of(found)) is retried
 
 
 def test_private_pools_idle_bytes_are_counted_apart() -> None:

@@ -141,6 +141,22 @@ def test_a_smaller_card_of_an_earlier_allocator_is_remembered(tmp_path: Path) ->
     assert [one.check.exact for one in found] == [True] * 3
 
 
+def test_a_device_is_the_largest_card_that_it_was_and_has_a_limit_that_all_had(tmp_path: Path) -> None:
+    for number, (shares, limit) in enumerate(((("0.5", "0.25"), None), (("0.25", "0.5"), 16 * MIB))):
+        path = tmp_path / f"{number}.gpumem"
+        with gpumem.record(path, stacks=False):
+            for memory_bytes, share in zip((64 * MIB, 32 * MIB), shares, strict=True):
+                line = f"per_process_memory_fraction:{share}"
+                with Allocator("simulated", settings=line, memory_bytes=memory_bytes) as gpu:
+                    gpu.alloc(1)
+        (device,) = gpumem.open(path).meta.devices
+        assert (device.capacity_bytes, device.memory_limit_bytes) == (64 * MIB, limit)
+    with gpumem.record(tmp_path / "t.gpumem", stacks=False), Allocator("simulated", memory_bytes=8 * MIB) as gpu:
+        gpu.alloc(1)
+    (device,) = gpumem.open(tmp_path / "t.gpumem").meta.devices
+    assert device.capacity_bytes == 8 * MIB
+
+
 def test_one_device_s_allocators_are_chosen_by_the_device(tmp_path: Path) -> None:
     with gpumem.record(tmp_path / "t.gpumem", stacks=False):
         other = Allocator("simulated", 1)
@@ -165,7 +181,7 @@ def test_allocators_beyond_those_that_can_be_told_apart_are_refused_and_no_figur
             with Allocator("simulated", settings=line) as gpu:
                 work(gpu)
     trace = gpumem.open(tmp_path / "t.gpumem")
-    assert trace.meta.allocators == ()
+    assert [one.number for one in trace.meta.allocators] == [NUMBERS_SHARED]
     for wish in (Wish({}), Wish({"expandable_segments": "True"})):
         (device,) = find_replay(trace, wish).devices
         assert (device.check.exact, device.followed, device.what_if) == (None, None, None)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import replace
+from html import unescape
+
 import pytest
 
 from gpumem.analyses.diff import compare_traces
 from gpumem.analyses.explain import find_explanation
+from gpumem.analyses.page import find_page
 from gpumem.analyses.summary import summarise_trace
+from gpumem.render.html.page import render_page
+from gpumem.render.json import render_summaries as render_json
 from gpumem.render.terminal.diff import render_diff
 from gpumem.render.terminal.explain import render_explanation
 from gpumem.render.terminal.summary import render_summaries
 from gpumem.render.terminal.theme import UNICODE, Page
-from gpumem.trace.model import Trace
+from gpumem.trace.model import AllocatorFacts, Trace
 from gpumem.trace.moments import End, Peak, parse_moment
-from gpumem.vocabulary import DeviceOrdinal
-from trace_builder import MiB, TraceBuilder
+from gpumem.vocabulary import DeviceOrdinal, TraceSource
+from trace_builder import GiB, MiB, TraceBuilder
 
 PAGE = Page(160, UNICODE)
 
@@ -66,3 +74,65 @@ def test_the_next_command_chooses_the_device_that_ran_out(devices: list[DeviceOr
     text = render_summaries([summarise_trace(two_devices(), devices=devices)], PAGE).plain
     (line,) = (line for line in text.splitlines() if line.startswith("what to do"))
     assert line.partition(";")[0].endswith(f"gpumem snapshot train.4711.gpumem{command}")
+
+
+def own_allocators() -> Trace:
+    """Two devices on allocators of gpumem's: the second has had two, with settings of their own."""
+    given = (
+        AllocatorFacts(0, 0, "", 24 * GiB),
+        AllocatorFacts(1, 0, "", 24 * GiB),
+        AllocatorFacts(1, 1, "max_split_size_mb:64", 8 * GiB, 4 * GiB),
+    )
+    builder = TraceBuilder(block_bytes_known=True, source=TraceSource.GPUMEM, allocators=given)
+    builder.segment(20 * MiB, "s").alloc("a", 10 * MiB).on(device=1).segment(20 * MiB, "t").alloc("b", 10 * MiB)
+    return builder.build()
+
+
+def test_a_summary_names_the_settings_of_each_device_where_they_are_not_the_same() -> None:
+    found = summarise_trace(own_allocators())
+    lines = [line for line in render_summaries([found], PAGE).plain.splitlines() if line.startswith("settings")]
+    assert [line.split(maxsplit=1)[1] for line in lines] == [
+        "PyTorch's default ones",
+        "PyTorch's default ones and max_split_size_mb:64",
+    ]
+    shown = json.loads(render_json([found]))
+    assert (shown["settings"], [device["settings"] for device in shown["devices"]]) == (None, ["", None])
+    assert [len(device["allocators"]) for device in shown["devices"]] == [1, 2]
+    assert shown["devices"][1]["allocators"][1] == {
+        "number": 1,
+        "settings": "max_split_size_mb:64",
+        "capacity_bytes": 8 * GiB,
+        "memory_limit_bytes": 4 * GiB,
+    }
+
+
+def test_settings_that_all_share_are_no_device_s() -> None:
+    found = summarise_trace(two_devices())
+    assert "settings" not in render_summaries([found], PAGE).plain
+    shown = json.loads(render_json([found]))
+    assert (shown["settings"], [device["settings"] for device in shown["devices"]]) == ("", ["", ""])
+
+
+def test_the_page_names_the_settings_of_each_device_where_they_are_not_the_same() -> None:
+    text = page_text(own_allocators())
+    assert "each allocator's own, see its device" in text
+    assert "140.00 GiB, settings none set and max_split_size_mb:64" in text
+    assert "settings none set" not in page_text(two_devices())
+
+
+def page_text(trace: Trace) -> str:
+    return unescape(re.sub(r"<[^>]+>", "", render_page(find_page([trace]))))
+
+
+def test_a_comparison_names_the_device_whose_settings_changed() -> None:
+    trace = own_allocators()
+    given = [replace(one, settings="max_split_size_mb:20") if one.number else one for one in trace.meta.allocators]
+    other = replace(trace, meta=replace(trace.meta, allocators=given))
+    changed = [(one.name, one.before, one.after) for one in compare_traces(trace, other).settings]
+    assert changed == [
+        (
+            "device 1 allocator settings",
+            "the default ones and max_split_size_mb:64",
+            "the default ones and max_split_size_mb:20",
+        )
+    ]

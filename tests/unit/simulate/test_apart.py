@@ -12,17 +12,18 @@ from gpumem.errors import TraceForeign
 from gpumem.simulate.apart import tell_apart
 from gpumem.trace.allocators import code_of_own
 from gpumem.trace.model import AllocatorFacts, ColumnEvents, Trace
-from gpumem.vocabulary import EventFlag, EventIndex, TraceSource
+from gpumem.vocabulary import DeviceOrdinal, EventFlag, EventIndex, TraceSource
 from trace_builder import GiB, MiB, TraceBuilder
 
 OWN = EventFlag.OWN_ALLOCATOR
 
 
-def with_flags(trace: Trace, flags: list[int], **changes: Any) -> Trace:
-    """The trace with these flags of its events."""
+def with_flags(trace: Trace, flags: list[int], *own: AllocatorFacts, **changes: Any) -> Trace:
+    """The trace with these flags of its events, and these allocators of gpumem's."""
     assert isinstance(trace.events, ColumnEvents)
     columns = {**trace.events.columns, "flags": np.array(flags, np.uint16)}
-    return replace(trace, events=ColumnEvents(columns), **changes)
+    meta = replace(trace.meta, allocators=own, **changes)
+    return replace(trace, events=ColumnEvents(columns), meta=meta)
 
 
 def devices(trace: Trace) -> list[int]:
@@ -32,20 +33,24 @@ def devices(trace: Trace) -> list[int]:
 def test_a_trace_of_one_allocator_a_device_is_read_as_it_is() -> None:
     native = TraceBuilder().segment(2 * MiB).alloc("a", 1).on(device=1).segment(2 * MiB).build()
     assert tell_apart(native).trace is native
-    ours = with_flags(native, [OWN | 3 << 8] * 3, meta=replace(native.meta, source=TraceSource.GPUMEM))
+    given = (AllocatorFacts(0, 3, ""), AllocatorFacts(1, 3, "max_split_size_mb:64"))
+    ours = with_flags(native, [OWN | 3 << 8] * 3, *given, source=TraceSource.GPUMEM)
     apart = tell_apart(ours)
     assert apart.trace is ours
-    assert [(ordinal, one.number) for ordinal, one in apart.allocators.items()] == [(0, 3), (1, 3)]
-    unflagged = replace(native, meta=replace(native.meta, source=TraceSource.GPUMEM))
-    assert tell_apart(unflagged).trace is unflagged
+    found = [(ordinal, one.number, one.settings) for ordinal, one in apart.allocators.items()]
+    assert found == [(0, 3, ""), (1, 3, "max_split_size_mb:64")]
+    named_by_none = replace(
+        native, meta=replace(native.meta, source=TraceSource.GPUMEM, settings="max_split_size_mb:20")
+    )
+    apart = tell_apart(named_by_none)
+    assert (apart.trace is named_by_none, apart.allocator(DeviceOrdinal(0)).settings) == (True, "max_split_size_mb:20")
 
 
 def test_the_first_allocator_keeps_the_device_and_the_others_get_ordinals_that_none_has() -> None:
     builder = TraceBuilder().segment(2 * MiB).alloc("a", 1).alloc("b", 1).alloc("c", 1).mark("x")
     builder.on(device=1).segment(2 * MiB).device_facts(3)
-    trace = with_flags(
-        builder.build(), [0, OWN | 5 << 8 | EventFlag.SPLIT, OWN | EventFlag.CACHE_HIT, 0, 0, OWN | 5 << 8]
-    )
+    flags = [0, OWN | 5 << 8 | EventFlag.SPLIT, OWN | EventFlag.CACHE_HIT, 0, 0, OWN | 5 << 8]
+    trace = with_flags(builder.build(), flags, AllocatorFacts(0, 5, ""))
     apart = tell_apart(trace)
     assert devices(apart.trace) == [0, 4, 2, 0, 255, 1]
     assert {ordinal: (one.facts.device, one.code) for ordinal, one in apart.allocators.items()} == {
@@ -54,12 +59,13 @@ def test_the_first_allocator_keeps_the_device_and_the_others_get_ordinals_that_n
         4: (0, code_of_own(5)),
         1: (1, code_of_own(5)),
     }
+    assert apart.find(DeviceOrdinal(0), code_of_own(5)) == (apart.trace, 4)
     (batch,) = apart.trace.event_batches(("flags",))
     assert batch["flags"].tolist() == [0, EventFlag.SPLIT, EventFlag.CACHE_HIT, 0, 0, 0]
     (part,) = apart.trace.event_batches(("device", "address"), first_event=EventIndex(1), end_event=3)
     assert (part.first_event, part.count, sorted(part.columns)) == (1, 2, ["address", "device"])
     assert part["device"].tolist() == [4, 2]
-    assert apart.ordinals_of([0, 3]) == [0, 2, 3, 4]
+    assert apart.ordinals_of([DeviceOrdinal(0), DeviceOrdinal(3)]) == [0, 2, 3, 4]
 
 
 def test_each_allocator_has_the_facts_that_it_was_given() -> None:
@@ -67,8 +73,7 @@ def test_each_allocator_has_the_facts_that_it_was_given() -> None:
     builder.device_facts(memory_limit_bytes=GiB, torch_allocated_bytes_peak=7)
     given = (AllocatorFacts(0, 1, "", 3 * GiB), AllocatorFacts(0, 2, "expandable_segments:True"))
     built = builder.build()
-    trace = with_flags(built, [0, OWN | 1 << 8, OWN | 2 << 8], meta=replace(built.meta, allocators=given))
-    apart = tell_apart(trace)
+    apart = tell_apart(with_flags(built, [0, OWN | 1 << 8, OWN | 2 << 8], *given))
     facts = {one.device: one for one in apart.trace.meta.devices}
     assert [apart.allocator(ordinal).settings for ordinal in sorted(facts)] == [
         "max_split_size_mb:64",
@@ -85,8 +90,8 @@ def test_blocks_from_before_the_recording_go_to_their_allocator() -> None:
     builder = TraceBuilder().initial("a", MiB).initial("b", MiB, segment="other").free("a").free("b")
     built = builder.build()
     first, second = built.initial_blocks
-    trace = with_flags(built, [0, OWN], initial_blocks=[first, replace(second, flags=OWN)])
-    apart = tell_apart(trace)
+    flagged = with_flags(built, [0, OWN], AllocatorFacts(0, 0, ""))
+    apart = tell_apart(replace(flagged, initial_blocks=[first, replace(second, flags=OWN)]))
     assert [(block.device, block.flags) for block in apart.trace.initial_blocks] == [(0, 0), (1, 0)]
     assert devices(apart.trace) == [0, 1]
 
@@ -95,6 +100,6 @@ def test_more_allocators_than_can_be_are_refused() -> None:
     builder = TraceBuilder()
     for _ in range(256):
         builder.segment(2 * MiB)
-    trace = with_flags(builder.build(), [OWN | number << 8 for number in range(256)])
+    trace = with_flags(builder.build(), [OWN | number << 8 for number in range(256)], AllocatorFacts(0, 0, ""))
     with pytest.raises(TraceForeign, match="names 256 allocators, more than a recording can have"):
         tell_apart(trace)

@@ -14,7 +14,7 @@ import pytest
 
 from gpumem.errors import TargetExists, TraceForeign, TraceNotFound, TraceTruncated, TraceVersionUnsupported
 from gpumem.trace.file import PART_ROWS, read_trace, write_trace
-from gpumem.trace.model import EVENT_COLUMNS, ColumnEvents, Trace
+from gpumem.trace.model import EVENT_COLUMNS, AllocatorFacts, ColumnEvents, Trace
 from gpumem.units import format_duration
 from gpumem.vocabulary import EventIndex, EventKind
 from trace_builder import KiB, MiB, TraceBuilder
@@ -134,6 +134,35 @@ def test_newer_minor_version_is_read_and_another_major_refused(tmp_path: Path) -
         read_trace(with_meta(path, format_version="2.0"))
 
 
+def test_facts_of_allocators_and_blocks_come_back(tmp_path: Path) -> None:
+    builder = TraceBuilder(
+        allocators=(AllocatorFacts(0, 3, "max_split_size_mb:64", MiB, KiB), AllocatorFacts(1, 3, ""))
+    )
+    built = builder.initial("a", KiB).free("a").build()
+    trace = replace(built, initial_blocks=[replace(built.initial_blocks[0], flags=3 << 8 | 64)])
+    write_trace(trace, tmp_path / "a.gpumem")
+    back = read_trace(tmp_path / "a.gpumem")
+    assert (back.meta.allocators, list(back.initial_blocks)) == (trace.meta.allocators, trace.initial_blocks)
+
+
+def test_settings_that_are_not_in_a_recording_are_not_in_its_trace(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpumem"
+    write_trace(TraceBuilder(settings=None).segment(2 * MiB).build(), path)
+    assert read_trace(path).meta.settings is None
+
+
+def test_a_file_from_before_its_blocks_said_whose_they_are_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.gpumem"
+    trace = TraceBuilder().initial("a", KiB).free("a").build()
+    write_trace(trace, path)
+    with zipfile.ZipFile(path) as source:
+        table = pq.read_table(pa.BufferReader(source.read("initial_blocks.parquet")))
+    written = pa.BufferOutputStream()
+    pq.write_table(table.drop_columns(["flags"]), written)
+    older = repacked(path, "initial_blocks.parquet", written.getvalue().to_pybytes())
+    assert list(read_trace(older).initial_blocks) == list(trace.initial_blocks)
+
+
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [
@@ -143,6 +172,9 @@ def test_newer_minor_version_is_read_and_another_major_refused(tmp_path: Path) -
         ({"part_events": [4, 4]}, TraceTruncated),
         ({"source": "?"}, TraceTruncated),
         ({"devices": [3]}, TraceTruncated),
+        ({"allocators": 3}, TraceTruncated),
+        ({"allocators": [{"device": 0, "number": 1}]}, TraceTruncated),
+        ({"allocators": [{"device": 0, "number": 1, "settings": None}]}, TraceTruncated),
         ({"versions": {"a": 1}}, TraceTruncated),
         ({"duration_ns": "long"}, TraceTruncated),
         ({"duration_ns": 1 << 62}, TraceTruncated),

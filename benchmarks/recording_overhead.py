@@ -43,11 +43,11 @@ class Worker:
     """The measuring process of one mode: turns itself on, then measures what it is asked for, line by line."""
 
     def __init__(self, mode: str, options: argparse.Namespace) -> None:
-        device, pairs, steps = options.device, options.pairs, options.steps
+        device: str = options.device
         self.mode = mode
         self.device = device
-        self.pairs = pairs
-        self.steps = steps
+        self.pairs: int = options.pairs
+        self.steps: int = options.steps
         self.folder = tempfile.TemporaryDirectory()
         self.recording: Any = None
         if mode not in ("bare", "bare_again", "history"):

@@ -49,8 +49,10 @@ def launch() -> None:
 def _run(kind: TargetKind, name: str, arguments: list[str], namespace: dict[str, Any]) -> None:
     if kind is TargetKind.CODE:
         sys.argv = ["-c", *arguments]
-        _show_source(name)
-        exec(compile(name, "<string>", "exec", dont_inherit=True), namespace)
+        text = _without_indentation(name)
+        code = compile(text, "<string>", "exec", dont_inherit=True)
+        _show_source(code, text)
+        exec(code, namespace)
     elif kind is TargetKind.MODULE:
         sys.argv = ["-m", *arguments]
         _set_first_path(os.getcwd())
@@ -64,12 +66,22 @@ def _run(kind: TargetKind, name: str, arguments: list[str], namespace: dict[str,
         _run_script(name, namespace)
 
 
-def _show_source(code: str) -> None:
-    """Lets tracebacks quote `code`, as Python does from 3.13 on: it has our own code under that name."""
+def _without_indentation(text: str) -> str:
+    """What Python makes of the text after -c: from 3.14 on it may be indented as a whole."""
+    if sys.version_info < (3, 14) or not text.lstrip("\r\n")[:1].isspace():
+        return text
+    from textwrap import dedent
+
+    return dedent(text)
+
+
+def _show_source(code: CodeType, text: str) -> None:
+    """Lets tracebacks quote the text after -c, as Python does from 3.13 on: it has our own in that place."""
     linecache = sys.modules.get("linecache")
-    if linecache is not None and "<string>" in linecache.cache:
-        lines = [line + "\n" for line in code.splitlines()]
-        linecache.cache["<string>"] = (len(code), None, lines, "<string>")
+    register = getattr(linecache, "_register_code", None)
+    if register is not None:
+        # By the code object from 3.14 on, before by the file's name.
+        register(code if hasattr(linecache, "_interactive_cache") else "<string>", text, "<string>")
 
 
 def _run_script(script: str, namespace: dict[str, Any]) -> None:

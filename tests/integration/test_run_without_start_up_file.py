@@ -63,6 +63,7 @@ def test_module_code_folder_archive_and_stdin_look_as_under_python(tmp_path: Pat
         archive.write(tmp_path / "package" / "__main__.py", "__main__.py")
     for words in (["-m", "package"], ["-c", SHOWS_ITSELF], ["package"], ["application.pyz"]):
         compare(tmp_path, *words, "-q", "last")
-    compare(tmp_path, "-c", "1 / 0")
+    for text in ("1 / 0", "def fail():\n    1 / 0\n\nfail()\n", "\n  1 / 0\n", "1 +"):
+        compare(tmp_path, "-c", text)
     compare(tmp_path, "-m", "no_such_module")
     compare(tmp_path, "-", "x", stdin=SHOWS_ITSELF.encode())

@@ -148,10 +148,11 @@ def test_flags_of_the_interpreter_are_handed_on(tmp_path: Path) -> None:
 
 
 WAITS = (
-    "import signal, sys, time\n"
-    "def hear(number, frame):\n    print('heard', number, flush=True)\n    sys.exit(20 + number)\n"
+    # Not by print, which may be interrupted once its words are out and cannot be entered again then.
+    "import os, signal, sys, time\n"
+    "def hear(number, frame):\n    os.write(1, b'heard %d\\n' % number)\n    sys.exit(20 + number)\n"
     "{handlers}"
-    "print('ready', flush=True)\n"
+    "os.write(1, b'ready\\n')\n"
     "for _ in range(1000):\n    time.sleep(0.1)\n"
 )
 

@@ -18,6 +18,11 @@ from pathlib import Path
 import pytest
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
+SET_OUTSIDE = (
+    *("GPUMEM_RECORD", "PYTHONUNBUFFERED", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "RANK", "LOCAL_RANK"),
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
+)
+"""Variables that change what gpumem, or a program that a test starts, does; CUDA_VISIBLE_DEVICES too but for --gpu."""
 
 
 def has_interpreter(version: str) -> bool:
@@ -59,6 +64,15 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Tests see nothing of what the person who runs them has set, of a recording that surrounds them for one."""
+    for name in SET_OUTSIDE:
+        os.environ.pop(name, None)
+    if not session.config.getoption("--gpu"):
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    os.environ.setdefault("PYTHONHASHSEED", "0")
 
 
 NOT_RUN = pytest.StashKey[dict[str, int]]()
@@ -133,13 +147,6 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == expected, f"{path} differs; the actual text lies beside it (.actual)"
 
     return compare
-
-
-@pytest.fixture(autouse=True)
-def no_recording_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests never inherit a recording that surrounds them."""
-    monkeypatch.delenv("GPUMEM_RECORD", raising=False)
-    monkeypatch.setenv("PYTHONHASHSEED", os.environ.get("PYTHONHASHSEED", "0"))
 
 
 @pytest.fixture

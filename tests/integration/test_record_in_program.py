@@ -59,7 +59,7 @@ def test_start_and_stop_record_too_and_the_programs_end_stops(tmp_path: Path) ->
         tmp_path,
         "import gpumem, os\n"
         "first = gpumem.record('first.gpumem', stacks=False, nvml_interval=0).start()\n"
-        "gpumem.step()\nprint(first.stop().name)\n"
+        "gpumem.step()\nprint(first.stop().name, flush=True)\n"
         "second = gpumem.record('second.gpumem').start()\n"
         "gpumem.step(); gpumem.step()\n"
         "if os.fork() == 0: raise SystemExit\n"

@@ -9,7 +9,6 @@ all the same, as it tells what no event says (empty_cache calls, the memory limi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -151,9 +150,7 @@ def _scan_of(trace: Trace, scans: Mapping[DeviceOrdinal, DeviceScan], ordinal: D
 def _by_device(made: Iterable[DeviceReplay]) -> list[DeviceReplay]:
     """The allocators under their devices' own ordinals, in the order of these and of their numbers."""
     placed = [replace(one, facts=replace(one.facts, device=one.allocator.facts.device)) for one in made]
-    counts = Counter(one.facts.device for one in placed)
-    counted = [replace(one, allocator_count=counts[one.facts.device]) for one in placed]
-    return sorted(counted, key=lambda one: (one.facts.device, one.allocator.code))
+    return sorted(placed, key=lambda one: (one.facts.device, one.allocator.code))
 
 
 def _is_other_limit(wish: Wish, run: FollowedRun) -> bool:
@@ -184,7 +181,7 @@ def _followed_device(
     return DeviceReplay(
         facts=facts,
         allocator=allocator,
-        allocator_count=1,
+        allocator_count=apart.count_beside(device),
         request_count=scan.count(EventKind.ALLOC) + scan.count(EventKind.OOM),
         check=check,
         recorded=recorded_figures(scan, allocated),
@@ -241,6 +238,8 @@ def _caveats(trace: Trace, device: DeviceReplay) -> Iterator[str]:
     """What the figures of a what-if do not take into account."""
     if "garbage_collection_threshold" in device.settings and device.limit.limit_bytes is None:
         yield "Without a memory limit PyTorch collects no garbage; say the run's limit with --memory-limit."
+    if device.allocator_count > 1:
+        yield "The device had other allocators: what they held at the same time is not taken off its memory here."
     if any(block.device == device.facts.device for block in trace.initial_blocks):
         yield "What was live when the history begins is placed anew, without the idle memory of that time."
 

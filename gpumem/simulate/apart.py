@@ -36,6 +36,11 @@ class ApartTrace:
         found = self.allocators.get(ordinal)
         return find_allocator(self.trace.meta, ordinal, AllocatorCode(0)) if found is None else found
 
+    def count_beside(self, ordinal: DeviceOrdinal) -> int:
+        """How many allocators the device of this one has had, itself included."""
+        device = self.allocator(ordinal).facts.device
+        return max(1, sum(one.facts.device == device for one in self.allocators.values()))
+
     def find(self, device: DeviceOrdinal, code: AllocatorCode) -> tuple[Trace, DeviceOrdinal]:
         """The trace in which an allocator has a device to itself, and the ordinal of that."""
         for ordinal, one in self.allocators.items():
@@ -63,7 +68,8 @@ def tell_apart(trace: Trace) -> ApartTrace:
     keys = _find_keys(trace)
     ordinals = _give_ordinals(trace, keys)
     allocators = {
-        DeviceOrdinal(ordinals[key]): find_allocator(trace.meta, key >> _DEVICE_SHIFT, _code_of(key)) for key in keys
+        DeviceOrdinal(int(ordinals[key])): find_allocator(trace.meta, key >> _DEVICE_SHIFT, _code_of(key))
+        for key in keys
     }
     devices = tuple(_device(trace, ordinal, one) for ordinal, one in sorted(allocators.items()))
     others = tuple(one for one in trace.meta.devices if one.device not in allocators)

@@ -115,6 +115,8 @@ def test_other_settings_are_tried_on_each_allocator_s_requests_alone(
     assert [one.request_count for one in found] == [2, 1]
     peaks = [one.what_if and one.what_if.figures.reserved_bytes_peak for one in found]
     assert peaks == [2 * MIB, 40 * MIB]
+    said = "The device had other allocators: what they held at the same time is not taken off its memory here."
+    assert [said in one.what_if.caveats for one in found if one.what_if] == [True, True]
 
 
 def test_blocks_that_ours_held_before_the_recording_are_not_pytorch_s(tmp_path: Path) -> None:

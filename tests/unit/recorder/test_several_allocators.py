@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import gpumem
+from gpumem import abi
+from gpumem.abi.allocator import DeviceKind, create_allocator
 from gpumem.allocator import Allocator
 from gpumem.analyses.replay import DeviceReplay, Wish, find_replay
 from gpumem.errors import OutOfMemoryError
@@ -93,6 +95,7 @@ def test_other_settings_are_tried_on_top_of_each_device_s(tmp_path: Path) -> Non
         if one.what_if
     ]
     assert peaks == [served(f"{POWER},max_split_size_mb:30")] * 2
+    assert [one.what_if.caveats for one in found if one.what_if] == [(), ()]
 
 
 def test_allocators_that_follow_one_another_on_a_device_are_followed_each_by_itself(tmp_path: Path) -> None:
@@ -120,6 +123,31 @@ def test_allocators_that_follow_one_another_on_a_device_are_followed_each_by_its
         assert f"Exact on device 0 (gpumem's allocator {number}):" in text
         line = one.recorded_settings or "PyTorch's default settings"
         assert f"settings        recorded with {line}\n" in text
+
+
+def test_allocators_at_work_on_a_device_at_once_are_followed_each_by_itself(tmp_path: Path) -> None:
+    lines = {7: "", 9: SPLIT}
+    with gpumem.record(tmp_path / "t.gpumem", stacks=False):
+        gpus = []
+        for number, line in lines.items():
+            abi.record_fact(f"allocator:0:{number}", json.dumps({"settings": line, "capacity_bytes": 1 << 30}))
+            made = create_allocator(DeviceKind.SIMULATED, device=0, settings=line, memory_bytes=1 << 30, number=number)
+            gpus.append(made)
+        abi.record_fact("own_allocator", json.dumps({"settings": ""}))
+        held = [[gpu.alloc(byte_count, 0)[1] for gpu in gpus] for byte_count in (30 * MIB, 700_000)]
+        for pair in held:
+            for gpu, address in zip(gpus, pair, strict=True):
+                gpu.free(address)
+        again = [[gpu.alloc(byte_count, 0)[1] for gpu in gpus] for byte_count in (21 * MIB, 11 * MIB)]
+        assert held[0][0] == held[0][1]  # on simulated devices of their own: addresses say nothing
+        assert again[0] == [held[0][0], held[0][1]]
+    peaks = [gpu.statistics().all.allocated_bytes.peak for gpu in gpus]
+    for gpu in gpus:
+        gpu.close()
+    first, second = find_replay(gpumem.open(tmp_path / "t.gpumem"), Wish({})).devices
+    assert [(one.allocator.number, one.recorded_settings) for one in (first, second)] == list(lines.items())
+    assert [followed(one)[0] for one in (first, second)] == peaks
+    assert peaks[0] < peaks[1]
 
 
 def test_a_smaller_card_of_an_earlier_allocator_is_remembered(tmp_path: Path) -> None:

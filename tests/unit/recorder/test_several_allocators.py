@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from gpumem.recorder import own_allocators
 from gpumem.render.json_replay import render_replay as render_json
 from gpumem.render.terminal.replay import render_replay
 from gpumem.render.terminal.theme import UNICODE, Page
-from gpumem.trace.model import Trace
+from gpumem.trace.model import AllocatorFacts, Trace
 from gpumem.vocabulary import NUMBERS_SHARED, DeviceOrdinal, EventFlag, EventKind
+from narrow_page import NARROW, NARROWEST, check_narrow
 
 MIB = 1 << 20
 SPLIT = "max_split_size_mb:20"
@@ -123,6 +125,8 @@ def test_allocators_that_follow_one_another_on_a_device_are_followed_each_by_its
         assert f"Exact on device 0 (gpumem's allocator {number}):" in text
         line = one.recorded_settings or "PyTorch's default settings"
         assert f"settings        recorded with {line}\n" in text
+    for page in (NARROW, NARROWEST):
+        check_narrow(render_replay(replace(findings, path="t.gpumem"), page), page)
 
 
 def test_allocators_at_work_on_a_device_at_once_are_followed_each_by_itself(tmp_path: Path) -> None:
@@ -218,6 +222,20 @@ def test_allocators_beyond_those_that_can_be_told_apart_are_refused_and_no_figur
         )
         shown = json.loads(render_json(find_replay(trace, wish)))["devices"][0]
         assert (shown["reserved_bytes_peak"], shown["allocated_bytes_peak"]) == (None, None)
+
+
+def test_ours_in_pytorch_s_place_is_named_on_each_of_its_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gpumem.record(tmp_path / "none.gpumem", stacks=False):
+        own_allocators.record_torch_devices([0])
+    monkeypatch.setattr(own_allocators, "_torch_settings", SPLIT)
+    number = own_allocators.number_in_torch_place(SPLIT)
+    with gpumem.record(tmp_path / "t.gpumem", stacks=False):
+        own_allocators.record_torch_devices([0, 1])
+    assert gpumem.open(tmp_path / "none.gpumem").meta.allocators == ()
+    named = gpumem.open(tmp_path / "t.gpumem").meta.allocators
+    assert named == (AllocatorFacts(0, number, SPLIT), AllocatorFacts(1, number, SPLIT))
 
 
 def test_events_say_whose_they_are(tmp_path: Path) -> None:

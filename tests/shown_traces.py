@@ -16,7 +16,11 @@ HOSTILE = [("/tmp/[bold red]\x1b[31m\udcff\u202e/" + "x" * 90 + ".py", 123456, "
 
 def several_devices() -> Trace:
     """Two devices, three streams, a private pool, expandable and pending blocks, a limit, lost events."""
-    builder = TraceBuilder(records_lost=3, ended_by="signal 9", stacks_off="this Python is free-threaded.")
+    builder = TraceBuilder(
+        records_lost=3,
+        ended_by="signal 9",
+        stacks_off="Stacks are off: this is a free-threaded Python; run the program with the standard build.",
+    )
     builder.device_facts(0, name="NVIDIA H200", capacity_bytes=2 * GiB, memory_limit_bytes=1 * GiB)
     builder.segment(1400 * MiB).alloc("big", 1300 * MiB).mark("a" * 100)
     builder.on(stream=0x55D0C8A1F3B0, pool=(1, 0)).segment(20 * MiB).alloc("graph", 11 * MiB).free_requested("graph")

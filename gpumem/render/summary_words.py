@@ -41,7 +41,7 @@ def recording_sentences(meta: TraceMeta, shown: Callable[[str], str]) -> Iterato
     if meta.records_lost:
         yield f"{counted(meta.records_lost, 'event')} lost: the figures may be off by their bytes."
     if meta.stacks_off:
-        yield f"No call stacks: {shown(meta.stacks_off)}"
+        yield shown(meta.stacks_off)
     yield from (shown(note) for note in meta.notes)
     if meta.source is TraceSource.NONE and not meta.notes:
         yield "No allocator was recorded: only NVML readings and marks."

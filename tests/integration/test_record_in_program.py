@@ -9,7 +9,7 @@ import pytest
 
 from gpumem.recorder.spec import RecordSpec
 from gpumem.vocabulary import EventKind
-from program_runs import only_trace, run, run_python, run_recorded, traces_in, write_program
+from program_runs import Ended, gpumem_command, only_trace, run, run_python, run_recorded, traces_in, write_program
 
 RECORDS = """
 import gpumem
@@ -70,6 +70,27 @@ def test_start_and_stop_record_too_and_the_programs_end_stops(tmp_path: Path) ->
     traces = traces_in(tmp_path)
     assert [trace.event_count for trace in traces.values()] == [1, 2]
     assert traces["first.gpumem"].meta.stacks_off is not None
+
+
+UNKNOWN_PYTHON = "Stacks are off: gpumem walks CPython 3.11 to 3.13, this is 3.19."
+
+
+def test_python_whose_stacks_are_not_walked_is_recorded_and_told_why_there_are_none(tmp_path: Path) -> None:
+    write_program(
+        tmp_path,
+        "import gpumem\nfrom gpumem import abi\nimport allocator_stand_in as gpu\n"
+        f"abi.start_walker = lambda: {UNKNOWN_PYTHON!r}\n"
+        "with gpumem.record('a.gpumem', nvml_interval=0):\n"
+        "    gpu.start_cuda()\n    gpumem.step()\n    gpu.alloc(3 << 20)\n",
+    )
+    assert run_python(tmp_path, "train.py") == Ended(0, b"", b"")
+    trace = only_trace(tmp_path)
+    assert (trace.event_count, trace.meta.stacks_off) == (3, UNKNOWN_PYTHON)
+    shown = run(gpumem_command("summary", "a.gpumem"), tmp_path)
+    assert (shown.code, shown.stderr) == (0, b"")
+    lines = shown.stdout.decode().splitlines()
+    assert lines.count(UNKNOWN_PYTHON) == 1
+    assert "   3.00 MiB  100.0 %        1  (no Python stack: not recorded, or C++ alone)" in lines
 
 
 @pytest.mark.parametrize(

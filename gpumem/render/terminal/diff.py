@@ -118,7 +118,7 @@ def _side_notes(side: ComparedSide) -> Iterator[str]:
     if side.meta.records_lost:
         yield f"{counted(side.meta.records_lost, 'event')} lost, figures may be off by their bytes."
     if side.meta.stacks_off:
-        yield f"no call stacks, {printable(side.meta.stacks_off)}"
+        yield printable(side.meta.stacks_off)
 
 
 def _device_lines(diff: TraceDiff, device: DeviceDiff, page: Page, top: int, *, by_stack: bool) -> Iterator[Text | str]:

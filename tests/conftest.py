@@ -7,11 +7,15 @@ only under `--gpu`, and fail there when no device answers.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import shutil
 import signal
+import subprocess
 import sys
+import sysconfig
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,12 +31,25 @@ SET_OUTSIDE = (
 
 def has_interpreter(version: str) -> bool:
     """Whether a CPython of this minor version, with numpy for the tests' readers, answers on PATH."""
-    import subprocess
-
     program = shutil.which(f"python{version}")
     if program is None:
         return False
     return subprocess.run([program, "-c", "pass"], capture_output=True).returncode == 0
+
+
+def has_stacks() -> bool:
+    """Whether gpumem walks the stacks of this Python, by its version: a walker that fails is no want of one."""
+    return (3, 11) <= sys.version_info[:2] <= (3, 13) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+
+
+@functools.cache
+def has_mounts() -> bool:
+    """Whether file systems can be mounted; root in a container may often not."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "none", folder], capture_output=True).returncode == 0
+        return mounted and subprocess.run(["umount", "--lazy", folder]).returncode == 0
 
 
 PARTS: dict[str, Callable[[], bool]] = {
@@ -40,7 +57,8 @@ PARTS: dict[str, Callable[[], bool]] = {
     "compiler": lambda: any(shutil.which(name) for name in ("c++", "g++", "clang++")),
     "cmake": lambda: shutil.which("cmake") is not None,
     "clang-format": lambda: importlib.util.find_spec("clang_format") is not None,
-    "root": lambda: os.geteuid() == 0,
+    "mount": has_mounts,
+    "stacks": has_stacks,
     "python3.11": lambda: has_interpreter("3.11"),
     "python3.12": lambda: has_interpreter("3.12"),
     "python3.13": lambda: has_interpreter("3.13"),
@@ -59,6 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "needs(*parts): not run where a part is missing, failing if GPUMEM_REQUIRE names it"
     )
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; run with --gpu")
+    if unknown := required_parts() - PARTS.keys():
+        raise pytest.UsageError(f"GPUMEM_REQUIRE names {', '.join(sorted(unknown))}; known are {', '.join(PARTS)}")
     config.stash[NOT_RUN] = {}
     # A runner in the background or under nohup ignores signals, which the programs under test would inherit.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):

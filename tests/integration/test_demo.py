@@ -55,6 +55,7 @@ def test_figures_are_those_of_pytorch_on_a_real_card(tmp_path: Path) -> None:
     assert trace.meta.notes == ()
 
 
+@pytest.mark.needs("stacks")
 def test_it_says_where_it_runs_and_where_the_trace_is(tmp_path: Path) -> None:
     done = run_demo(tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -68,6 +69,7 @@ def test_it_says_where_it_runs_and_where_the_trace_is(tmp_path: Path) -> None:
     assert "exists already" in again.stderr
 
 
+@pytest.mark.needs("stacks")
 def test_it_writes_the_page_when_asked(tmp_path: Path) -> None:
     done = run_demo(tmp_path, "--report", "demo.html", "--json")
     assert (done.returncode, done.stderr) == (0, "")

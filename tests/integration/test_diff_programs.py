@@ -82,6 +82,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded(tmp_path_factory.mktemp("diff") / "before", PROGRAM)
 
 
+@pytest.mark.needs("stacks")
 @pytest.mark.parametrize(
     ("edits", "code", "sentence"),
     [

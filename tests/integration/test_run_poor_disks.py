@@ -11,7 +11,7 @@ import pytest
 from gpumem.trace.journal_layout import RECORD_WINDOW_BYTES
 from program_runs import only_trace, run_python, run_recorded, write_program
 
-pytestmark = pytest.mark.needs("root")
+pytestmark = pytest.mark.needs("mount")
 WINDOW_RECORDS = RECORD_WINDOW_BYTES // 64
 
 ALLOCATES_MANY = f"""

@@ -94,6 +94,7 @@ def test_events_and_program_are_in_the_trace(tmp_path: Path) -> None:
     assert ended.note.endswith(f"gpumem: next: gpumem summary {name}\ngpumem: or on one page: gpumem report {name}\n")
 
 
+@pytest.mark.needs("stacks")
 def test_stacks_lead_into_the_script(tmp_path: Path) -> None:
     write_program(tmp_path, ALLOCATES)
     run_recorded(tmp_path, "-o", "with.gpumem", "train.py")

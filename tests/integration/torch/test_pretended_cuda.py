@@ -96,6 +96,7 @@ def read(path: Path, folder: Path, environment: dict[str, str]) -> dict[str, Any
     return found
 
 
+@pytest.mark.needs("stacks")
 def test_program_is_recorded_from_the_start_of_cuda(tmp_path: Path, environment: dict[str, str]) -> None:
     target = tmp_path / "trace.gpumem"
     program = f"import gpumem\nwith gpumem.record({str(target)!r}):\n    exec({PROGRAM!r})\n    train()\n"

@@ -322,4 +322,6 @@ def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
 def test_name_too_long_is_one_sentence_where_stdout_is_a_stand_in_too(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = gpumem("summary", "x" * 300, capture=capsys)
     assert (code, out, err.count("\n")) == (3, "", 1)
-    assert err.startswith("gpumem: The system could not go on: File name too long (x")
+    # From 3.14 on pathlib takes such a name for one of no file, and it is met where the file is opened.
+    assert err.startswith(("gpumem: The system could not go on: File name too long (x", "gpumem: xxx"))
+    assert "File name too long" in err

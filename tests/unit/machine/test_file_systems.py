@@ -15,7 +15,7 @@ def test_usual_folder_maps_files_and_keeps_nothing_of_the_trial(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.needs("root")
+@pytest.mark.needs("mount")
 def test_file_system_that_cannot_reserve_is_told_although_it_can_write(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "ramfs", "none", str(tmp_path)], check=True)
     try:
@@ -24,7 +24,7 @@ def test_file_system_that_cannot_reserve_is_told_although_it_can_write(tmp_path:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
-@pytest.mark.needs("root")
+@pytest.mark.needs("mount")
 def test_full_file_system_is_not_taken_for_one_that_cannot_map(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(tmp_path)], check=True)
     try:

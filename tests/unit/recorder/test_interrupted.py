@@ -50,7 +50,8 @@ def end_of(folder: Path, *lines: str, how: str = "script") -> int:
 
 @pytest.mark.parametrize("how", ["script", "module", "folder", "command", "stdin"])
 def test_interrupted_program_dies_of_its_interrupt(tmp_path: Path, how: str) -> None:
-    assert end_of(tmp_path, FORGET, INTERRUPT, how=how) == 1  # what is to be made good
+    # What is to be made good: from 3.14 on Python forgets no interrupt.
+    assert end_of(tmp_path, FORGET, INTERRUPT, how=how) == (1 if sys.version_info < (3, 14) else -signal.SIGINT)
     assert end_of(tmp_path, REMEMBER, FORGET, INTERRUPT, how=how) == -signal.SIGINT
 
 

@@ -21,7 +21,7 @@ from waits import SECONDS_AT_MOST
 FOLDER = Path(__file__).parent
 THIS = "this interpreter"
 INTERPRETERS = [
-    THIS,
+    pytest.param(THIS, marks=pytest.mark.needs("stacks")),
     *(pytest.param(version, marks=pytest.mark.needs(f"python{version}")) for version in ("3.11", "3.12", "3.13")),
 ]
 CHAINS_MIN = {
@@ -158,6 +158,7 @@ def run_python(text: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.needs("stacks")
 def test_known_chains_switch_the_walker_on() -> None:
     text = (
         "from gpumem import abi\n"
@@ -168,6 +169,7 @@ def test_known_chains_switch_the_walker_on() -> None:
     assert run_python(text) == "None None 0 2\n"
 
 
+@pytest.mark.needs("stacks")
 def test_a_chain_that_differs_switches_the_walker_off_for_good() -> None:
     text = (
         "import sys\n"
@@ -189,6 +191,7 @@ def test_a_chain_that_differs_switches_the_walker_off_for_good() -> None:
     assert second == "Stacks are off: they were switched off earlier in this process."
 
 
+@pytest.mark.needs("stacks")
 def test_only_the_innermost_1024_frames_are_kept() -> None:
     text = (
         "import sys\n"
@@ -203,12 +206,14 @@ def test_only_the_innermost_1024_frames_are_kept() -> None:
     assert run_python(text) == "1024 1\n"
 
 
+@pytest.mark.needs("stacks")
 def test_stacks_are_walked_while_site_packages_start_up(tmp_path: Path) -> None:
     customize = "import os\nfrom gpumem import abi\nprint(abi.start_walker(), len(abi.walk_current_stack()) > 5)\n"
     (tmp_path / "sitecustomize.py").write_text(customize)
     assert run_python("pass", PYTHONPATH=str(tmp_path)) == "None True\n"
 
 
+@pytest.mark.needs("stacks")
 def test_nothing_is_walked_once_the_interpreter_ends() -> None:
     text = """
 import atexit, os
@@ -225,6 +230,7 @@ atexit.register(lambda: os.write(1, b"atexit %d\\n" % (len(abi.walk_current_stac
     assert run_python(text) == "atexit 1\nended 0\n"
 
 
+@pytest.mark.needs("stacks")
 def test_a_thread_may_walk_while_the_interpreter_ends() -> None:
     text = """
 import threading
@@ -245,6 +251,7 @@ print(began.wait(200))
     assert run_python(text) == "True\n"
 
 
+@pytest.mark.needs("stacks")
 def test_a_forked_child_walks_its_stack() -> None:
     text = (
         "import os\n"

@@ -256,25 +256,6 @@ def test_dark_pages_are_dark_and_the_switch_turns_them(browser: Browser, page_of
         assert page.complaints == []
 
 
-def test_a_printed_page_has_its_figures_on_white(browser: Browser, page_of: PageOf) -> None:
-    with open_page(browser, page_of("training"), dark=True) as page:
-        page.run("""() => window.addEventListener("beforeprint", () => {
-            window.printed = [GM.state.drawn.length, getComputedStyle(document.body).backgroundColor];
-        })""")
-        content = page.tab.pdf()
-        assert page.run("() => window.printed") == [5, "rgb(255, 255, 255)"]
-        assert content.startswith(b"%PDF")
-        assert len(re.findall(rb"/Type\s*/Page\b", content)) >= 3
-        assert page.run("() => getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
-
-
-def test_a_narrow_window_is_not_scrolled_sideways(training: OpenedPage) -> None:
-    training.run("() => GM.drawAll()")
-    training.tab.set_viewport_size({"width": 400, "height": 900})
-    training.wait_until("() => document.documentElement.scrollWidth <= 400")
-    training.tab.set_viewport_size({"width": 1280, "height": 900})
-
-
 def test_each_line_of_the_legend_is_drawn_in_its_own_way(browser: Browser, page_of: PageOf) -> None:
     with open_page(browser, page_of("out_of_memory")) as page:
         swatches = page.tab.locator("#curves-legend .swatch")
@@ -282,33 +263,6 @@ def test_each_line_of_the_legend_is_drawn_in_its_own_way(browser: Browser, page_
         assert len(drawn) == 6
         assert len(set(drawn)) == 6
         assert all(one.startswith("repeating-linear-gradient") for one in drawn)
-
-
-CUT = """(width) => [...document.querySelectorAll("main table, main .scroll, header nav")]
-    .filter((one) => one.scrollWidth > one.clientWidth || one.getBoundingClientRect().right > width)
-    .map((one) => one.innerText.slice(0, 60))"""
-
-
-@pytest.mark.parametrize("width", [660, 730, 800, 1280])
-def test_no_table_is_cut_in_a_window_of_any_width(browser: Browser, page_of: PageOf, width: int) -> None:
-    with open_page(browser, page_of("gpt2_train+resnet50_train"), width=width) as page:
-        page.run("() => GM.drawAll()")
-        page.run("() => { for (const one of document.querySelectorAll('details')) one.open = true; }")
-        page.settle()
-        assert page.run(CUT, width) == []
-
-
-@pytest.mark.parametrize("name", ["gpt2_train+resnet50_train", "out_of_memory"])
-def test_no_table_is_cut_in_a_narrow_window(browser: Browser, page_of: PageOf, name: str) -> None:
-    with open_page(browser, page_of(name), width=400) as page:
-        page.run("() => GM.drawAll()")
-        page.run("() => { for (const one of document.querySelectorAll('details')) one.open = true; }")
-        page.settle()
-        assert page.run(CUT, 400) == []
-        cells = page.tab.locator("#sites-table tbody tr").first.locator("td[data-label]").all()
-        labels = [cell.get_attribute("data-label") for cell in cells]
-        assert labels == ["At the peak", "Of the peak", "Blocks", "At most", "Allocs"]
-        assert page.tab.locator("#ledger").inner_text().count("measured") >= 2
 
 
 def test_changes_beyond_the_first_are_folded_and_say_how_much_they_hold(browser: Browser, page_of: PageOf) -> None:
@@ -331,114 +285,12 @@ def test_few_changes_are_not_folded(browser: Browser, page_of: PageOf) -> None:
         assert page.tab.locator("#diff details").count() == 0
 
 
-def test_sites_of_a_legend_keep_their_line_in_a_narrow_window(browser: Browser, page_of: PageOf) -> None:
-    with open_page(browser, page_of("out_of_memory"), width=400) as page:
-        page.run("() => GM.drawAll()")
-        names = page.tab.locator(".legend .name")
-        assert names.count() >= 6
-        assert names.evaluate_all("(all) => all.every((one) => one.scrollWidth <= one.clientWidth)")
-        assert all(re.search(r":\d+\)$", text) for text in names.all_inner_texts())
-
-
-FIGURES_PARTED = """() => {
-    const [found, parted] = [[], []];
-    const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
-    while (walker.nextNode()) {
-        const node = walker.currentNode;
-        if (node.parentElement.closest("svg, pre, select") || !node.parentElement.checkVisibility()) continue;
-        for (const one of node.textContent.matchAll(/\\d[\\d.,]* (?:[KMGT]iB|B|s|ms|us|ns|min|%)(?!\\w)/g)) {
-            const range = document.createRange();
-            range.setStart(node, one.index);
-            range.setEnd(node, one.index + one[0].length);
-            const lines = new Set([...range.getClientRects()].map((box) => Math.round(box.bottom)));
-            found.push(one[0]);
-            if (lines.size > 1) parted.push(node.parentElement.textContent.slice(0, 80));
-        }
-    }
-    return [found, parted];
-}"""
-
-
-@pytest.mark.parametrize("width", [400, 460, 1280])
-def test_no_figure_of_a_sentence_is_parted_from_its_unit(browser: Browser, page_of: PageOf, width: int) -> None:
-    with open_page(browser, page_of("out_of_memory"), width=width) as page:
-        page.figure("curves")
-        page.run("() => GM.drawAll()")
-        page.run("() => { for (const one of document.querySelectorAll('details')) one.open = true; }")
-        page.settle()
-        found, parted = page.run(FIGURES_PARTED)
-        assert len(found) >= 100
-        assert "650.00 MiB" in found
-        assert parted == []
-
-
 def test_a_card_that_is_not_known_is_not_offered_nor_named_twice(browser: Browser, page_of: PageOf) -> None:
     with open_page(browser, page_of("unknown_card")) as page:
         page.run("() => GM.drawAll()")
         assert page.tab.locator("#curves-mode").count() == 1
         assert page.tab.locator("#curves-whole").count() == 0
         assert page.tab.locator("#verdict p.quiet").first.inner_text().startswith("device 0 · ")
-
-
-def test_the_navigation_is_whole_however_many_sections(browser: Browser, page_of: PageOf) -> None:
-    with open_page(browser, page_of("gpt2_train+resnet50_train")) as page:
-        links = page.tab.locator("header nav a")
-        assert links.count() == 10
-        boxes = [link.bounding_box() for link in links.all()]
-        switches = page.tab.locator("header .switches").bounding_box()
-        assert switches is not None
-        assert all(box is not None and box["x"] + box["width"] <= switches["x"] for box in boxes)
-
-
-def test_the_calls_are_walked_by_keyboard(training: OpenedPage) -> None:
-    def state() -> tuple[int, int]:
-        training.settle()
-        found = training.run("() => GM.state.flame")
-        return found["level"], found["cursor"]
-
-    def press(*keys: str) -> tuple[int, int]:
-        for key in keys:
-            training.tab.keyboard.press(key)
-        return state()
-
-    training.figure("flame")
-    parents = training.run("() => [...GM.column(GM.view().flame.own.parent)]")
-    training.tab.locator("#flame-search").focus()
-    assert press("Tab") == (0, 0)
-    assert training.run("() => document.activeElement.id") == "flame-plot"
-    first = press("ArrowDown")[1]
-    assert parents[first] == 0
-    second = press("ArrowRight")[1]
-    assert parents[second] == 0
-    assert second != first
-    assert press("ArrowLeft") == (0, first)
-    assert press("Enter") == (first, first)
-    inner = press("ArrowDown")[1]
-    assert parents[inner] == first
-    text = training.tab.locator("#flame-readout").inner_text()
-    frame = training.run("(at) => GM.page.frames[GM.column(GM.view().flame.own.frame)[at]]", inner)
-    assert f"{frame['function']} ({frame['file']}:{frame['line']})" in text
-    assert press("ArrowUp", "ArrowUp") == (first, first)
-    assert press("Escape") == (0, first)
-    assert training.run("() => GM.state.site") is None
-    training.run("() => document.activeElement.blur()")
-
-
-def test_a_frame_that_was_clicked_is_looked_into_and_stays_so(training: OpenedPage) -> None:
-    training.figure("flame")
-    parents = training.run("() => [...GM.column(GM.view().flame.own.parent)]")
-    training.tab.locator("#flame-plot g.slice").nth(1).click()
-    training.settle()
-    level = training.run("() => GM.state.flame.level")
-    assert parents[level] == 0
-    training.run("() => GM.select(0)")
-    training.settle()
-    assert training.run("() => GM.state.flame.level") == level
-    training.tab.locator("#flame-plot").focus()
-    training.tab.keyboard.press("Escape")
-    assert training.run("() => [GM.state.flame.level, GM.state.site]") == [0, 0]
-    training.tab.keyboard.press("Escape")
-    assert training.run("() => GM.state.site") is None
 
 
 def test_the_curves_begin_where_memory_moves_and_the_slider_shows_all(training: OpenedPage) -> None:
@@ -498,40 +350,3 @@ def test_numbers_are_written_as_the_terminal_writes_them(training: OpenedPage) -
         "1 block",
         "-",
     ]
-
-
-def test_paper_has_figures_as_wide_as_itself_and_no_controls(browser: Browser, page_of: PageOf) -> None:
-    with open_page(browser, page_of("gpt2_train")) as page:
-        page.run("""() => window.addEventListener("beforeprint", () => {
-            const all = document.querySelectorAll("main, #curves-plot .main-svg, #flame-plot .main-svg, main canvas");
-            window.printed = [...all].map((one) => one.getBoundingClientRect().width);
-            const canvas = document.querySelector('[data-figure="bands"] canvas');
-            window.drawn = [canvas.width, canvas.clientWidth * window.devicePixelRatio];
-        })""")
-        page.tab.pdf()
-        assert max(page.run("() => window.printed")) == 700
-        drawn, shown = page.run("() => window.drawn")
-        assert drawn == pytest.approx(shown, abs=1)
-        page.tab.emulate_media(media="print")
-        for hidden in ("header nav", "#curves-moment", "#heap-moment", "#curves-readout", "#flame-kind"):
-            assert not page.tab.locator(hidden).first.is_visible(), hidden
-        assert page.tab.locator("output.moment").is_visible()
-        assert not page.tab.locator("td .narrow-only").first.is_visible()
-        assert page.complaints == []
-
-
-@pytest.mark.parametrize("width", [730, 900])
-def test_changed_sites_have_room_for_their_names(browser: Browser, page_of: PageOf, width: int) -> None:
-    with open_page(browser, page_of("gpt2_train+resnet50_train"), width=width) as page:
-        names = page.tab.locator("#diff tr[data-mark] td:first-child")
-        assert min(name.bounding_box()["width"] for name in names.all()) > 165  # type: ignore[index]
-
-
-def test_changed_sites_have_room_for_their_names_on_paper(browser: Browser, page_of: PageOf) -> None:
-    with open_page(browser, page_of("gpt2_train+resnet50_train")) as page:
-        page.tab.emulate_media(media="print")
-        page.run("() => window.dispatchEvent(new Event('beforeprint'))")
-        page.settle()
-        names = page.tab.locator("#diff tr[data-mark] td:first-child")
-        assert min(name.bounding_box()["width"] for name in names.all()) > 165  # type: ignore[index]
-        assert max(name.bounding_box()["height"] for name in names.all()) < 95  # type: ignore[index]

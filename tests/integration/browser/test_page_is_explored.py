@@ -289,3 +289,54 @@ def test_places_that_are_not_known_are_left_out_of_names(training: OpenedPage) -
     script = """(file, line) => GM.frameText({ file, line, function: "f" })"""
     names = [training.run(f"([file, line]) => ({script})(file, line)", one) for one in PLACES]
     assert names == ["f", "f", "f (Blas.cpp)", "f (/w/a.py:3)"]
+
+
+def test_the_calls_are_walked_by_keyboard(training: OpenedPage) -> None:
+    def state() -> tuple[int, int]:
+        training.settle()
+        found = training.run("() => GM.state.flame")
+        return found["level"], found["cursor"]
+
+    def press(*keys: str) -> tuple[int, int]:
+        for key in keys:
+            training.tab.keyboard.press(key)
+        return state()
+
+    training.figure("flame")
+    parents = training.run("() => [...GM.column(GM.view().flame.own.parent)]")
+    training.tab.locator("#flame-search").focus()
+    assert press("Tab") == (0, 0)
+    assert training.run("() => document.activeElement.id") == "flame-plot"
+    first = press("ArrowDown")[1]
+    assert parents[first] == 0
+    second = press("ArrowRight")[1]
+    assert parents[second] == 0
+    assert second != first
+    assert press("ArrowLeft") == (0, first)
+    assert press("Enter") == (first, first)
+    inner = press("ArrowDown")[1]
+    assert parents[inner] == first
+    text = training.tab.locator("#flame-readout").inner_text()
+    frame = training.run("(at) => GM.page.frames[GM.column(GM.view().flame.own.frame)[at]]", inner)
+    assert f"{frame['function']} ({frame['file']}:{frame['line']})" in text
+    assert press("ArrowUp", "ArrowUp") == (first, first)
+    assert press("Escape") == (0, first)
+    assert training.run("() => GM.state.site") is None
+    training.run("() => document.activeElement.blur()")
+
+
+def test_a_frame_that_was_clicked_is_looked_into_and_stays_so(training: OpenedPage) -> None:
+    training.figure("flame")
+    parents = training.run("() => [...GM.column(GM.view().flame.own.parent)]")
+    training.tab.locator("#flame-plot g.slice").nth(1).click()
+    training.settle()
+    level = training.run("() => GM.state.flame.level")
+    assert parents[level] == 0
+    training.run("() => GM.select(0)")
+    training.settle()
+    assert training.run("() => GM.state.flame.level") == level
+    training.tab.locator("#flame-plot").focus()
+    training.tab.keyboard.press("Escape")
+    assert training.run("() => [GM.state.flame.level, GM.state.site]") == [0, 0]
+    training.tab.keyboard.press("Escape")
+    assert training.run("() => GM.state.site") is None

@@ -8,7 +8,7 @@ const HOLDERS_TOLD = 4;
 const NAME_WIDTH = 16;
 const ZOOM = 2;
 const HEIGHT = 460;
-const HEIGHT_PRINTED = 190;
+const HEIGHT_PRINTED = 170;
 const settings = { axis: "time", mode: "curves", whole: false, point: null };
 
 GM.expose("curves", () => ({ ...settings }));
@@ -299,7 +299,7 @@ class Curves {
     const above = tops.filter((one) => one.top > top).map((one) => `${one.name}, ${GM.bytes(one.top)}`);
     const few = this.curves && this.curves.event.length - 1 >= this.curves.device_events;
     const drawn = !this.curves ? "" : few ? "Every event is drawn." : `${GM.count(this.curves.event.length)} of ${GM.counted(this.curves.device_events, "event")} are drawn; every peak is among them.`;
-    const before = this.range && this.range[0] > 0 && this.range[0] === this.beginning()?.[0] ? ` The quiet first ${GM.duration(this.view.beginning_ns)} are left out: pull the slider below the picture to see them.` : "";
+    const before = this.range && this.range[0] > 0 && this.range[0] === this.beginning()?.[0] ? ` The quiet first ${GM.duration(this.view.beginning_ns)} are left out${GM.isPrinting() ? "" : ": pull the slider below the picture to see them"}.` : "";
     const driver = this.view.driver_event_count > (this.driver?.event.length ?? 0) ? ` The ${GM.count(this.driver.event.length)} largest of ${GM.counted(this.view.driver_event_count, "driver event")} are shown.` : "";
     GM.say(this.note, `${drawn}${before}${driver}${above.length ? ` Above the picture: ${above.join("; ")}.` : ""}`);
     return { range: [0, 1.04 * top], ...byteTicks(top) };

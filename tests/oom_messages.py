@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpumem.importers.oom_log import read_oom_text
+from gpumem.trace.oom_message import FoundMessage
+
 _DOCUMENTATION = "See documentation for Memory Management "
 HINTS = {
     "2.1": "max_split_size_mb to avoid fragmentation.  " + _DOCUMENTATION + "and PYTORCH_CUDA_ALLOC_CONF",
@@ -99,3 +102,16 @@ def gpumem(asked: str, *, of: str, free: str, held: str, used: str, limit: str |
         f"gpumem.errors.OutOfMemoryError: Out of memory on device 0 (NVIDIA H200): {asked} were asked for, {free} of "
         f"{of} are free. This allocator holds {held}, of which {used} are in use.{bound} Free blocks, or ask for less."
     )
+
+
+ERROR = modern("546.00 MiB", of="15.77 GiB", free="514.19 MiB", process="15.2 GiB", used="14.10 GiB", idle="736.86 MiB")
+WRAPPED = """torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 546.00 MiB.
+GPU 0 has a total capacity of 15.77 GiB of which 514.19 MiB is free.
+Including non-PyTorch memory, this process has 15.2 GiB memory in use.
+Of the allocated memory 14.10 GiB is allocated by PyTorch,
+and 736.86 MiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try
+setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."""
+
+
+def messages_in(text: str) -> list[FoundMessage]:
+    return list(read_oom_text(text).messages)

@@ -10,11 +10,9 @@ import pytest
 
 from gpumem.trace.file import write_trace
 from gpumem_cli.main import run_command_line, unknown_command
-from oom_messages import modern
+from oom_messages import ERROR
 from trace_builder import MiB
 from training_trace import training_trace
-
-ERROR = modern("546.00 MiB", of="15.77 GiB", free="514.19 MiB", process="15.2 GiB", used="14.10 GiB", idle="736.86 MiB")
 
 
 @pytest.fixture

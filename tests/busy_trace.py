@@ -17,6 +17,7 @@ from gpumem.trace.model import (
     Mark,
     Reading,
     ScopeTable,
+    StackTable,
     StreamRow,
     ThreadRow,
     Trace,
@@ -53,23 +54,13 @@ def busy_trace(alloc_count: int, *, rank: int = 0, stack_count: int = 3000, fram
     }
     nothing = np.zeros(len(order))
     columns = {name: values.get(name, nothing)[order].astype(dtype) for name, dtype in EVENT_COLUMNS.items()}
-    depths = random.integers(5, 40, stack_count)
-    flat = random.integers(1, frame_count, int(depths.sum())).astype(np.uint32)
-    words = ["".join(map(chr, letters)) for letters in random.integers(97, 123, (frame_count, 25))]
-    files = ["", *(f"/home/anna/{word}/model.py" for word in words[1:])]
+    frames, stacks = _frames_and_stacks(random, stack_count, frame_count)
     return Trace(
         Path(f"busy.rank{rank}.gpumem"),
-        TraceMeta(
-            TraceSource.NATIVE,
-            program="busy.py",
-            rank=rank,
-            devices=(DeviceFacts(0, name="NVIDIA H200", capacity_bytes=140 << 30),),
-            duration_ns=int(values["time_ns"].max()),
-            block_bytes_known=True,
-        ),
+        _meta(rank, int(values["time_ns"].max())),
         ColumnEvents(columns),
-        FrameTable(files, np.arange(frame_count, dtype=np.uint32), ["", *words[:0:-1]]),
-        link_stacks(flat, depths.astype(np.int64)),
+        frames,
+        stacks,
         ScopeTable(np.zeros(1, np.uint32), [""]),
         [StreamRow(0, 0, 0), StreamRow(1, 0, 0)],
         [],
@@ -77,6 +68,29 @@ def busy_trace(alloc_count: int, *, rank: int = 0, stack_count: int = 3000, fram
         [_reading(random, int(time_ns), columns["time_ns"]) for time_ns in np.linspace(0, DURATION_NS, 2000)],
         [Mark(MarkKind.STEP, "", step, EventIndex(step), int(columns["time_ns"][step])) for step in range(alloc_count)],
     )
+
+
+def _meta(rank: int, duration_ns: int) -> TraceMeta:
+    card = DeviceFacts(0, name="NVIDIA H200", capacity_bytes=140 << 30)
+    return TraceMeta(
+        TraceSource.NATIVE,
+        program="busy.py",
+        rank=rank,
+        devices=(card,),
+        duration_ns=duration_ns,
+        block_bytes_known=True,
+    )
+
+
+def _frames_and_stacks(
+    random: np.random.Generator, stack_count: int, frame_count: int
+) -> tuple[FrameTable, StackTable]:
+    depths = random.integers(5, 40, stack_count)
+    flat = random.integers(1, frame_count, int(depths.sum())).astype(np.uint32)
+    words = ["".join(map(chr, letters)) for letters in random.integers(97, 123, (frame_count, 25))]
+    files = ["", *(f"/home/anna/{word}/model.py" for word in words[1:])]
+    table = FrameTable(files, np.arange(frame_count, dtype=np.uint32), ["", *words[:0:-1]])
+    return table, link_stacks(flat, depths.astype(np.int64))
 
 
 def _reading(random: np.random.Generator, time_ns: int, times: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Reading:

@@ -5,8 +5,9 @@ Owns: the findings of `gpumem summary`. Must not know: text, colours, JSON.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -207,18 +208,10 @@ def _device_summary(
     of_device = [reading for reading in readings if reading.device == facts.device]
     peak = _peak_holders(trace, found, by)
     end = found.end
-    process = [one.process_bytes for one in of_device if one.process_bytes is not None]
-    free = [one.free_bytes for one in of_device if one.free_bytes is not None]
     heap_end, heap_peak = _heap_figures(trace, found, window) if known else (None, None)
     history = found.segments if scan is not None and known and window == whole(trace) else None
     is_recorded = scan is not None or trace.meta.source is not TraceSource.NONE
-
-    def figures(end_bytes: int, most: PeakLevel) -> EndAndPeak:
-        if not is_recorded:
-            return EndAndPeak(None, None)
-        is_lost = trace.meta.history_truncated and window.first == BEFORE_EVENTS
-        return EndAndPeak(end_bytes, None, most.peak_bytes) if is_lost else EndAndPeak(end_bytes, most.peak_bytes)
-
+    figures = partial(_end_and_peak, is_recorded, trace.meta.history_truncated and window.first == BEFORE_EVENTS)
     return DeviceSummary(
         facts=facts,
         is_recorded=is_recorded,
@@ -247,9 +240,20 @@ def _device_summary(
         if is_recorded
         else max(of_device, key=lambda reading: reading.process_bytes or 0, default=None),
         nvml_end=max(of_device, key=lambda reading: reading.time_ns, default=None),
-        nvml_process_bytes_peak=max(process, default=None),
-        nvml_free_bytes_min=min(free, default=None),
+        nvml_process_bytes_peak=max(_known(one.process_bytes for one in of_device), default=None),
+        nvml_free_bytes_min=min(_known(one.free_bytes for one in of_device), default=None),
     )
+
+
+def _known(figures: Iterable[int | None]) -> list[int]:
+    return [figure for figure in figures if figure is not None]
+
+
+def _end_and_peak(is_recorded: bool, is_peak_lost: bool, end_bytes: int, most: PeakLevel) -> EndAndPeak:
+    """The figures of a curve; where recording began in mid-run its peak is the most since."""
+    if not is_recorded:
+        return EndAndPeak(None, None)
+    return EndAndPeak(end_bytes, None, most.peak_bytes) if is_peak_lost else EndAndPeak(end_bytes, most.peak_bytes)
 
 
 def _peak_holders(trace: Trace, scan: DeviceScan, by: GroupBy | None) -> PeakHolders:

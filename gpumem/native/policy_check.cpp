@@ -81,6 +81,22 @@ std::string find_segment_fault(const Segment& segment, HeapSums* sums, const Blo
   return "";
 }
 
+struct Equation {
+  const char* text;
+  uint64_t left, right;
+};
+
+template <size_t count>
+bool hold_all(const Equation (&equations)[count], std::string* why) {
+  for (const Equation& equation : equations) {
+    if (equation.left == equation.right) continue;
+    *why =
+        std::string(equation.text) + ": " + std::to_string(equation.left) + " is not " + std::to_string(equation.right);
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool Policy::check(std::string* why) const {
@@ -97,10 +113,6 @@ bool Policy::check(std::string* why) const {
     return false;
   }
   const PoolStatistics& all = statistics_.all;
-  struct Equation {
-    const char* text;
-    uint64_t left, right;
-  };
   size_t listed_count = 0;
   for_each_pool([&](const BlockPool& pool) {
     for (const auto& [stream, blocks] : pool.streams)
@@ -121,13 +133,7 @@ bool Policy::check(std::string* why) const {
       {"listed = free and unmapped blocks", listed_count, sums.block_count - sums.allocated_count - sums.pending_count},
       {"stored = blocks of segments", store_.live_count(), sums.block_count},
   };
-  for (const Equation& equation : equations) {
-    if (equation.left == equation.right) continue;
-    *why =
-        std::string(equation.text) + ": " + std::to_string(equation.left) + " is not " + std::to_string(equation.right);
-    return false;
-  }
-  return true;
+  return hold_all(equations, why);
 }
 
 // Releasable: whole free segments, whole pages inside free blocks of reservations; nothing of a pool in use.

@@ -1,6 +1,6 @@
 // A pretended CPython 3.12 in this process: the symbols the walker looks up, and objects laid out as it expects.
 //
-// One test program includes this, exports its symbols and so decides what the walker finds: versions that do not exist
+// A test program includes this, exports its symbols and so decides what the walker finds: versions that do not exist
 // here, frames that no real program could hold still.
 #pragma once
 
@@ -195,4 +195,8 @@ inline char* make_thread_state(const char* frame, const char* interpreter = g_ma
   put(state, 16, interpreter);
   put(state, 56, holder);
   return state;
+}
+
+inline char* simple_code(uint32_t version) {
+  return make_code(make_ascii("a.py"), make_ascii("f"), 1, version);
 }

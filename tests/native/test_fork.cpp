@@ -87,6 +87,32 @@ int child_records(const std::string& path, const std::string& path_of_parent) {
   return g_failure_count;
 }
 
+// What a thread records while its process forks; with `calls` held where forks come between calls.
+void record_until(const std::atomic<bool>& is_over, std::atomic<bool>& has_begun, std::mutex& calls) {
+  for (uint64_t i = 0; !is_over.load(); ++i) {
+    std::unique_lock<std::mutex> lock(calls, std::defer_lock);
+    if (kForksBetweenCalls) lock.lock();
+    has_begun.store(true);
+    record(GM_ALLOC, 0, i);
+    gm_record_fact("busy", "1", 1);
+    gm_scope_push(std::to_string(i % 1000).c_str(), nullptr);
+    gm_scope_pop();
+  }
+}
+
+void expect_own_journal(const std::string& path, pid_t child) {
+  const JournalContents of_child = read_journal(path);
+  EXPECT(of_child.is_closed);
+  EXPECT_EQUAL(of_child.pid, child);
+  EXPECT_EQUAL(of_child.records.size(), 3);
+  if (of_child.records.size() != 3) return;
+  EXPECT_EQUAL(of_child.records.at(0).address, 0x77);
+  EXPECT_EQUAL(of_child.records.at(1).scope, 1);
+  EXPECT_EQUAL(of_child.payloads(EntryKind::Scope).size(), 1);
+  const std::vector<std::string> facts = of_child.payloads(EntryKind::Fact);
+  EXPECT_EQUAL(facts.front().substr(4), "program{\"rank\": 0}");
+}
+
 // A fork while other threads record: the child has a journal of its own with the facts and its scope; the parent's
 // holds nothing of it.
 void test_forked_child_records_into_its_own_journal(const std::string& folder) {
@@ -100,17 +126,7 @@ void test_forked_child_records_into_its_own_journal(const std::string& folder) {
   std::atomic<bool> is_over{false};
   std::atomic<bool> has_begun{false};
   std::mutex calls;
-  std::thread busy([&is_over, &has_begun, &calls] {
-    for (uint64_t i = 0; !is_over.load(); ++i) {
-      std::unique_lock<std::mutex> lock(calls, std::defer_lock);
-      if (kForksBetweenCalls) lock.lock();
-      has_begun.store(true);
-      record(GM_ALLOC, 0, i);
-      gm_record_fact("busy", "1", 1);
-      gm_scope_push(std::to_string(i % 1000).c_str(), nullptr);
-      gm_scope_pop();
-    }
-  });
+  std::thread busy([&] { record_until(is_over, has_begun, calls); });
   while (kForksBetweenCalls && !has_begun.load()) ::usleep(1000);  // a thread allocates as it starts
   for (int round = 0; round < 5; ++round) {
     std::unique_lock<std::mutex> lock(calls, std::defer_lock);
@@ -119,16 +135,7 @@ void test_forked_child_records_into_its_own_journal(const std::string& folder) {
     if (child == 0) ::_exit(child_records(folder + "/fork." + std::to_string(::getpid()) + ".gpumem.journal", path));
     if (kForksBetweenCalls) lock.unlock();
     EXPECT_EQUAL(wait_for_child(child), 0);
-    const JournalContents of_child = read_journal(folder + "/fork." + std::to_string(child) + ".gpumem.journal");
-    EXPECT(of_child.is_closed);
-    EXPECT_EQUAL(of_child.pid, child);
-    EXPECT_EQUAL(of_child.records.size(), 3);
-    if (of_child.records.size() != 3) continue;
-    EXPECT_EQUAL(of_child.records.at(0).address, 0x77);
-    EXPECT_EQUAL(of_child.records.at(1).scope, 1);
-    EXPECT_EQUAL(of_child.payloads(EntryKind::Scope).size(), 1);
-    const std::vector<std::string> facts = of_child.payloads(EntryKind::Fact);
-    EXPECT_EQUAL(facts.front().substr(4), "program{\"rank\": 0}");
+    expect_own_journal(folder + "/fork." + std::to_string(child) + ".gpumem.journal", child);
   }
   is_over.store(true);
   busy.join();

@@ -22,6 +22,7 @@ PROGRAMS = [
     "test_fork",
     "test_limits",
     "test_walker",
+    "test_walker_chains",
     "test_tick_clock",
     "test_thread_value",
     "test_live_allocator",

@@ -259,13 +259,17 @@ void test_policy() {
   });
 }
 
+// Three events on two streams and in two pools, in columns that outlive the calls that take them.
+struct Fed {
+  uint64_t streams[2] = {0, 7}, zero[1] = {0}, one[1] = {1}, two[1] = {2};
+  std::vector<uint8_t> kinds = {GM_SEGMENT_ALLOC, GM_ALLOC, GM_FREE}, devices = std::vector<uint8_t>(3);
+  std::vector<uint16_t> stream = std::vector<uint16_t>(3), pool = std::vector<uint16_t>(3);
+  std::vector<uint64_t> address = std::vector<uint64_t>(3, 0x10000000), bytes = {2 * kMiB, 512, 512};
+  gm_replay_events events = {3, kinds.data(), devices.data(), stream.data(), pool.data(), address.data(), bytes.data()};
+};
+
 void test_replay() {
-  const uint64_t streams[] = {0, 7}, zero[] = {0}, one[] = {1}, two[] = {2};
-  std::vector<uint8_t> kinds = {GM_SEGMENT_ALLOC, GM_ALLOC, GM_FREE}, devices(3);
-  std::vector<uint16_t> stream(3), pool(3);
-  std::vector<uint64_t> address(3, 0x10000000), bytes = {2 * kMiB, 512, 512};
-  const gm_replay_events events = {3,           kinds.data(),   devices.data(), stream.data(),
-                                   pool.data(), address.data(), bytes.data()};
+  const Fed fed;
   // At the end a private pool holds a block that any other pool would have split.
   uint64_t kept[] = {0x20000000}, kept_bytes[] = {2 * kMiB}, asked_bytes[] = {512}, first[] = {1}, second[] = {2};
   uint64_t no_stream[] = {0};
@@ -275,10 +279,6 @@ void test_replay() {
   gm_replay_device device = {};
   device.settings = "";
   device.capacity_bytes = 64 * kMiB;
-  gm_what_if_options options = {};
-  options.settings = "";
-  options.memory_bytes = 64 * kMiB;
-  options.limit_bytes = GM_NO_LIMIT;
   without_memory([&] {
     gm_replay* replay = nullptr;
     char error[256];
@@ -286,23 +286,34 @@ void test_replay() {
     uint16_t flags[3];
     gm_replay_result result;
     HELD(gm_replay_create(&replay));
-    HELD(gm_replay_add_streams(replay, streams, 2));
-    HELD(gm_replay_add_pools(replay, zero, zero, 1));
+    HELD(gm_replay_add_streams(replay, fed.streams, 2));
+    HELD(gm_replay_add_pools(replay, fed.zero, fed.zero, 1));
     HELD(gm_replay_add_device(replay, &device, error, sizeof error));
-    HELD(gm_replay_adopt_from_end(replay, 0, &end_segments, &end_blocks, &events, error, sizeof error));
-    HELD(gm_replay_feed(replay, &events));
+    HELD(gm_replay_adopt_from_end(replay, 0, &end_segments, &end_blocks, &fed.events, error, sizeof error));
+    HELD(gm_replay_feed(replay, &fed.events));
     HELD(gm_replay_finish(replay));
     HELD(gm_replay_take(replay, HELD(gm_replay_ready(replay)), block_bytes, split_bytes, flags));
     HELD(gm_replay_get_result(replay, 0, &result));
     HELD(gm_replay_count_heap(replay, 0, &segments, &blocks));
     gm_replay_destroy(replay);
+  });
+}
+
+void test_what_if() {
+  const Fed fed;
+  gm_what_if_options options = {};
+  options.settings = "";
+  options.memory_bytes = 64 * kMiB;
+  options.limit_bytes = GM_NO_LIMIT;
+  without_memory([&] {
     gm_what_if* what_if = nullptr;
     gm_what_if_result served;
+    char error[256];
     HELD(gm_what_if_create(&options, &what_if, error, sizeof error));
-    HELD(gm_what_if_add_streams(what_if, streams, 2));
-    HELD(gm_what_if_add_pools(what_if, one, two, 1));
-    HELD(gm_what_if_add_empty_caches(what_if, one, 1));
-    HELD(gm_what_if_feed(what_if, &events));
+    HELD(gm_what_if_add_streams(what_if, fed.streams, 2));
+    HELD(gm_what_if_add_pools(what_if, fed.one, fed.two, 1));
+    HELD(gm_what_if_add_empty_caches(what_if, fed.one, 1));
+    HELD(gm_what_if_feed(what_if, &fed.events));
     HELD(gm_what_if_get_result(what_if, &served));
     gm_what_if_destroy(what_if);
   });
@@ -343,6 +354,7 @@ int main(int count, char** arguments) {
   run_case("NVML's sampling", [&] { test_nvml(folder); });
   run_case("the policy", test_policy);
   run_case("replay", test_replay);
+  run_case("what-if", test_what_if);
   run_case("pickles", test_pickles);
   return exit_code();
 }

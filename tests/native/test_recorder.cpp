@@ -88,29 +88,7 @@ void test_stop_settles_an_open_free(const std::string& folder) {
   EXPECT_EQUAL(record(GM_ALLOC, 0, 1), GM_NOT_RECORDING);
 }
 
-void test_record_carries_what_the_recorder_knows(const std::string& folder) {
-  const std::string path = folder + "/fields.gpumem.journal";
-  start_recording(path);
-  uint32_t outer = 0, inner = 0;
-  gm_scope_push("forward", &outer);
-  gm_scope_push("layer0", &inner);
-  gm_event event = {1, 2, 3, 4, 0x55, 0, 9, GM_FLAG_SPLIT, 2, GM_ALLOC, 0, 0};
-  const uint64_t before_ns = gm_clock_ns();
-  gm_record_event(&event);
-  gm_scope_pop();
-  event.stream = 0x66;
-  gm_record_event(&event);
-  gm_scope_pop();
-  event.stream = 0x55;
-  event.pool_second = 0;
-  gm_record_event(&event);
-  EXPECT_EQUAL(gm_scope_pop(), GM_BAD_ARGUMENT);
-  uint64_t position = 0;
-  EXPECT_EQUAL(gm_record_mark(GM_MARK, "epoch", 0, &position), GM_OK);
-  EXPECT_EQUAL(position, 3);
-  gm_record_mark(GM_STEP, nullptr, 41, &position);
-  gm_recorder_stop("exit");
-  const JournalContents contents = read_journal(path);
+void expect_fields(const JournalContents& contents, uint64_t before_ns, uint32_t outer, uint32_t inner) {
   const gm_record& first = contents.records.at(0);
   EXPECT_EQUAL(first.address, 1);
   EXPECT_EQUAL(first.requested_bytes, 2);
@@ -133,6 +111,31 @@ void test_record_carries_what_the_recorder_knows(const std::string& folder) {
   EXPECT_EQUAL(contents.records.at(4).requested_bytes, 41);
   EXPECT_EQUAL(contents.payloads(EntryKind::Stream).size(), 2);
   EXPECT_EQUAL(contents.payloads(EntryKind::Thread).size(), 1);
+}
+
+void test_record_carries_what_the_recorder_knows(const std::string& folder) {
+  const std::string path = folder + "/fields.gpumem.journal";
+  start_recording(path);
+  uint32_t outer = 0, inner = 0;
+  gm_scope_push("forward", &outer);
+  gm_scope_push("layer0", &inner);
+  gm_event event = {1, 2, 3, 4, 0x55, 0, 9, GM_FLAG_SPLIT, 2, GM_ALLOC, 0, 0};
+  const uint64_t before_ns = gm_clock_ns();
+  gm_record_event(&event);
+  gm_scope_pop();
+  event.stream = 0x66;
+  gm_record_event(&event);
+  gm_scope_pop();
+  event.stream = 0x55;
+  event.pool_second = 0;
+  gm_record_event(&event);
+  EXPECT_EQUAL(gm_scope_pop(), GM_BAD_ARGUMENT);
+  uint64_t position = 0;
+  EXPECT_EQUAL(gm_record_mark(GM_MARK, "epoch", 0, &position), GM_OK);
+  EXPECT_EQUAL(position, 3);
+  gm_record_mark(GM_STEP, nullptr, 41, &position);
+  gm_recorder_stop("exit");
+  expect_fields(read_journal(path), before_ns, outer, inner);
 }
 
 void test_events_can_be_switched_off(const std::string& folder) {

@@ -68,48 +68,53 @@ def test_statistics_have_the_native_keys_in_their_order(gpu: Allocator) -> None:
     assert stats == memory.memory_stats() == memory.memory_stats(5)
 
 
+CAME_AND_WENT = {
+    "active.all.allocated": 4,
+    "active.all.current": 2,
+    "active.all.freed": 2,
+    "active.all.peak": 3,
+    "active_bytes.all.allocated": 2048 + 60 * MIB,
+    "active_bytes.all.current": 1024 + 30 * MIB,
+    "active_bytes.all.freed": 1024 + 30 * MIB,
+    "active_bytes.all.peak": 2048 + 30 * MIB,
+    "allocated_bytes.all.allocated": 2048 + 60 * MIB,
+    "allocated_bytes.all.current": 1024 + 30 * MIB,
+    "allocated_bytes.all.freed": 1024 + 30 * MIB,
+    "allocated_bytes.all.peak": 2048 + 30 * MIB,
+    "allocation.all.allocated": 4,
+    "allocation.all.current": 2,
+    "allocation.all.freed": 2,
+    "allocation.all.peak": 3,
+    "inactive_split.all.allocated": 1,
+    "inactive_split.all.current": 1,
+    "inactive_split.all.peak": 1,
+    "inactive_split_bytes.all.allocated": 2 * MIB,
+    "inactive_split_bytes.all.current": 2 * MIB - 1024,
+    "inactive_split_bytes.all.freed": 1024,
+    "inactive_split_bytes.all.peak": 2 * MIB - 1024,
+    "requested_bytes.all.allocated": 1513 + 60 * MIB,
+    "requested_bytes.all.current": 1000 + 30 * MIB,
+    "requested_bytes.all.freed": 513 + 30 * MIB,
+    "requested_bytes.all.peak": 1513 + 30 * MIB,
+    "reserved_bytes.all.allocated": 32 * MIB,
+    "reserved_bytes.all.current": 32 * MIB,
+    "reserved_bytes.all.peak": 32 * MIB,
+    "segment.all.allocated": 2,
+    "segment.all.current": 2,
+    "segment.all.peak": 2,
+}
+"""After 1000 B and 513 B, 30 MiB that come and go, the 513 B that go, and 30 MiB again."""
+
+
 def test_statistics_count_what_came_and_went(gpu: Allocator) -> None:
     first, second = gpu.alloc(1000), gpu.alloc(513)
     large = gpu.alloc(30 * MIB)
     gpu.free(large)
     gpu.free(second)
     gpu.alloc(30 * MIB)
-    assert {name: value for name, value in gpu.memory_stats().items() if value and ".all." in name} == {
-        "active.all.allocated": 4,
-        "active.all.current": 2,
-        "active.all.freed": 2,
-        "active.all.peak": 3,
-        "active_bytes.all.allocated": 2048 + 60 * MIB,
-        "active_bytes.all.current": 1024 + 30 * MIB,
-        "active_bytes.all.freed": 1024 + 30 * MIB,
-        "active_bytes.all.peak": 2048 + 30 * MIB,
-        "allocated_bytes.all.allocated": 2048 + 60 * MIB,
-        "allocated_bytes.all.current": 1024 + 30 * MIB,
-        "allocated_bytes.all.freed": 1024 + 30 * MIB,
-        "allocated_bytes.all.peak": 2048 + 30 * MIB,
-        "allocation.all.allocated": 4,
-        "allocation.all.current": 2,
-        "allocation.all.freed": 2,
-        "allocation.all.peak": 3,
-        "inactive_split.all.allocated": 1,
-        "inactive_split.all.current": 1,
-        "inactive_split.all.peak": 1,
-        "inactive_split_bytes.all.allocated": 2 * MIB,
-        "inactive_split_bytes.all.current": 2 * MIB - 1024,
-        "inactive_split_bytes.all.freed": 1024,
-        "inactive_split_bytes.all.peak": 2 * MIB - 1024,
-        "requested_bytes.all.allocated": 1513 + 60 * MIB,
-        "requested_bytes.all.current": 1000 + 30 * MIB,
-        "requested_bytes.all.freed": 513 + 30 * MIB,
-        "requested_bytes.all.peak": 1513 + 30 * MIB,
-        "reserved_bytes.all.allocated": 32 * MIB,
-        "reserved_bytes.all.current": 32 * MIB,
-        "reserved_bytes.all.peak": 32 * MIB,
-        "segment.all.allocated": 2,
-        "segment.all.current": 2,
-        "segment.all.peak": 2,
-    }
-    assert gpu.memory_stats()["num_device_alloc"] == 2
+    stats = gpu.memory_stats()
+    assert {name: value for name, value in stats.items() if value and ".all." in name} == CAME_AND_WENT
+    assert stats["num_device_alloc"] == 2
     assert first != second
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpumem.abi.policy import NO_LIMIT, DeviceOptions
+from gpumem.abi.policy import NO_LIMIT, DeviceOptions, HeapColumns
 from gpumem.simulate.replay import REPLAY_COLUMNS, TraceFollower, replay_trace
 from gpumem.trace.model import EVENT_COLUMNS, ColumnEvents, InitialBlock, StreamRow, Trace
 from gpumem.vocabulary import BlockState, EventFlag, StackId
@@ -45,9 +45,23 @@ def test_a_heap_taken_over_in_mid_run_replays_to_the_same_end(name: str) -> None
     heap = first.results().heaps[0]
     first.close()
 
+    blocks = _initial_blocks(trace, heap)
+    columns = {key: values[settled:] for key, values in trace.events.columns.items()}  # type: ignore[attr-defined]
+    rest = replace(trace, events=ColumnEvents(columns), initial_blocks=blocks)
+    ended = replay_trace(rest, options, pools_recorded=True)
+    assert ended.exact, ended.results[0]
+    for part in ("segments", "blocks"):
+        for field in ("address", "bytes"):
+            left, right = getattr(ended.heaps[0], part), getattr(whole.heaps[0], part)
+            assert np.array_equal(getattr(left, field), getattr(right, field))
+    assert ended.results[0].reserved_bytes_end == whole.results[0].reserved_bytes_end
+
+
+def _initial_blocks(trace: Trace, heap: HeapColumns) -> list[InitialBlock]:
+    """The blocks of a heap that was followed, as a recording begun there would list them."""
     rows = {row.handle: row.stream for row in trace.streams}
     owners = np.searchsorted(heap.segments.address, heap.blocks.address, side="right") - 1
-    blocks = [
+    return [
         InitialBlock(
             device=0,
             segment_address=int(heap.segments.address[owner]),
@@ -63,15 +77,6 @@ def test_a_heap_taken_over_in_mid_run_replays_to_the_same_end(name: str) -> None
         )
         for i, owner in enumerate(owners)
     ]
-    columns = {key: values[settled:] for key, values in trace.events.columns.items()}  # type: ignore[attr-defined]
-    rest = replace(trace, events=ColumnEvents(columns), initial_blocks=blocks)
-    ended = replay_trace(rest, options, pools_recorded=True)
-    assert ended.exact, ended.results[0]
-    for part in ("segments", "blocks"):
-        for field in ("address", "bytes"):
-            left, right = getattr(ended.heaps[0], part), getattr(whole.heaps[0], part)
-            assert np.array_equal(getattr(left, field), getattr(right, field))
-    assert ended.results[0].reserved_bytes_end == whole.results[0].reserved_bytes_end
 
 
 def test_details_say_hits_and_splits() -> None:

@@ -13,7 +13,8 @@ from operator import index as whole_number
 from types import TracebackType
 from typing import Literal, NoReturn
 
-from gpumem.abi.allocator import AllocatorStatistics, DeviceKind, HeapSegment, NativeAllocator, Status
+from gpumem.abi.allocator import AllocatorStatistics, DeviceKind, NativeAllocator, Status
+from gpumem.abi.live_heap import HeapSegment
 from gpumem.errors import OutOfMemoryError, UsageError
 from gpumem.memory import DeviceMemory, check_device, check_index
 from gpumem.recorder import own_allocators

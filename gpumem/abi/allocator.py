@@ -27,13 +27,12 @@ from gpumem.abi.allocator_layout import (
     HeapTaker,
 )
 from gpumem.abi.library import decode_text, encode_text, open_interface
+from gpumem.abi.live_heap import LiveHeap, read_heap
 from gpumem.errors import DeviceFailed, DeviceUnavailable, NativeCoreError, UsageError
-from gpumem.vocabulary import BlockState
 
 NO_LIMIT = 2**64 - 1
 TEXT_CAPACITY = 1024
 NO_MEMORY = "this process has no memory left for what gpumem's allocator has to remember"
-_BLOCK_STATES = (BlockState.FREE, BlockState.ALLOCATED, BlockState.PENDING)
 
 
 class DeviceKind(IntEnum):
@@ -116,37 +115,6 @@ class DeviceDescription:
     memory_bytes: int
     free_bytes: int
     limit_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class HeapBlock:
-    """A block of a live heap; `requested_bytes` of a free one is what its last owner had asked."""
-
-    address: int
-    block_bytes: int
-    requested_bytes: int
-    state: BlockState
-
-
-@dataclass(frozen=True, slots=True)
-class HeapSegment:
-    """A segment, or a contiguous mapped range of an expandable one, and the blocks that tile it."""
-
-    address: int
-    segment_bytes: int
-    stream: int
-    pool: tuple[int, int]
-    is_small: bool
-    is_expandable: bool
-    blocks: tuple[HeapBlock, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LiveHeap:
-    """The whole heap of a device, and the position in the recording that it stands at."""
-
-    segments: tuple[HeapSegment, ...]
-    position: int
 
 
 class NativeAllocator:
@@ -260,7 +228,7 @@ class NativeAllocator:
         taken: list[LiveHeap] = []
 
         def take(_context: object, segments: Any, blocks: Any, position: int) -> None:
-            taken.append(_heap_of(segments.contents, blocks.contents, position))
+            taken.append(read_heap(segments.contents, blocks.contents, position))
 
         self._require(self._core.gm_allocator_take_heap(self._handle, HeapTaker(take), None))
         return taken[0]
@@ -359,36 +327,6 @@ def _counter(raw: CCounter) -> Counter:
 
 def _pool_counters(raw: Any) -> PoolCounters:
     return PoolCounters(**{name: _counter(getattr(raw, name)) for name in POOL_COUNTERS})
-
-
-def _heap_of(segments: Any, blocks: Any, position: int) -> LiveHeap:
-    found = []
-    row = 0
-    for number in range(segments.count):
-        end = segments.address[number] + segments.bytes[number]
-        tiles = []
-        while row < blocks.count and blocks.address[row] < end:
-            tiles.append(
-                HeapBlock(
-                    blocks.address[row],
-                    blocks.bytes[row],
-                    blocks.requested_bytes[row],
-                    _BLOCK_STATES[blocks.state[row]],
-                )
-            )
-            row += 1
-        found.append(
-            HeapSegment(
-                address=segments.address[number],
-                segment_bytes=segments.bytes[number],
-                stream=segments.stream[number],
-                pool=(segments.pool_first[number], segments.pool_second[number]),
-                is_small=bool(segments.is_small[number]),
-                is_expandable=bool(segments.is_expandable[number]),
-                blocks=tuple(tiles),
-            )
-        )
-    return LiveHeap(tuple(found), position)
 
 
 @functools.cache

@@ -6,11 +6,11 @@ A program that a KeyboardInterrupt ends dies of SIGINT, unless code from a strin
 thread: Python forgets the interrupt with each such code, and exits with 1. Modules with named tuples or dataclasses
 run some when they are imported, and our sampler's thread may be importing such modules just then.
 
-What is left: a program whose own exit functions run code from strings exits with 1 by itself, and dies of SIGINT when it
-is recorded. Python says nowhere whether it remembers, so at the end, where ours run after the program's, nobody can tell
-whose code made it forget. To make good what ours did at once, before the program's exit functions run, would take a
-hook at the end of its main module, which it could see (sys.excepthook), or one of threading's, which is private and not
-called in programs without threads; and what PyTorch imports while it is asked its figures at the end would stay.
+What is left: a program whose own exit functions run code from strings exits with 1 by itself, and dies of SIGINT when
+it is recorded. Python says nowhere whether it remembers, so at the end, where ours run after the program's, nobody can
+tell whose code made it forget. To make good at once what ours did, before the program's exit functions run, would take
+a hook at the end of its main module, which it could see (sys.excepthook), or one of threading's, which is private and
+not called in programs without threads; and what PyTorch imports while it is asked its figures at the end would stay.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from gpumem import abi
 from gpumem.abi.allocator import (
     DeviceKind,
-    HeapSegment,
     NativeAllocator,
     create_allocator,
     start_torch_allocator,
     torch_allocator,
 )
+from gpumem.abi.live_heap import HeapSegment
 from gpumem.errors import UsageError
 from gpumem.recorder import recording
 from gpumem.recorder.torch_shapes import STATES

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpumem.abi.allocator import NO_LIMIT, AllocatorStatistics, Counter, HeapSegment, statistics_by_name
+from gpumem.abi.allocator import NO_LIMIT, AllocatorStatistics, Counter, statistics_by_name
 from gpumem.abi.allocator_layout import POOL_COUNTERS
+from gpumem.abi.live_heap import HeapSegment
 from gpumem.vocabulary import BlockState
 
 STATES = {

@@ -20,7 +20,7 @@ from gpumem.simulate.opening import open_trace
 from gpumem.trace.model import Trace
 from gpumem.trace.moments import parse_moment
 from gpumem.vocabulary import TraceSource
-from narrow_page import NARROW, PAGES, check_narrow, checked
+from narrow_page import NARROW, NARROWEST, PAGES, check_narrow, checked
 from shown_traces import HOSTILE
 from trace_builder import GiB, MiB, TraceBuilder
 
@@ -74,8 +74,10 @@ def test_ledger_looks_like_its_golden(name: str, width: str, golden: Callable[[s
 
 
 @pytest.mark.parametrize("name", list(TRACES))
-def test_ledger_fits_60_columns_and_breaks_no_figure(name: str) -> None:
-    check_narrow(render_explanation(find_explanation(TRACES[name](), parse_moment("end")), NARROW))
+def test_ledger_fits_narrow_pages_and_breaks_no_figure(name: str) -> None:
+    explanation = find_explanation(TRACES[name](), parse_moment("end"))
+    for page in (NARROW, NARROWEST):
+        check_narrow(render_explanation(explanation, page), page)
 
 
 def test_ledger_of_one_device_fits_one_screen() -> None:

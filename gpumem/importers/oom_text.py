@@ -294,8 +294,10 @@ def _parse_library(written: str, text: str) -> OomMessage:
 
 
 def _exact_segment(asked: Figure) -> Figure:
-    """A segment is a multiple of 2 MiB, so what is printed in MiB without decimals is exact."""
-    is_exact = asked.byte_count <= GIB and asked.byte_count % (2 * MIB) == 0
+    """A segment is a multiple of 2 MiB, so what is printed in MiB without decimals is exact; 1.00 GiB is not, which
+    PyTorch prints for somewhat more: 1 GiB itself is 1024.00 MiB.
+    """
+    is_exact = asked.rounding_bytes < MIB and asked.byte_count % (2 * MIB) == 0
     return replace(asked, rounding_bytes=0) if is_exact else asked
 
 

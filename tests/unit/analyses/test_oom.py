@@ -48,6 +48,9 @@ def test_figures_are_intervals_of_what_two_decimals_leave_open() -> None:
     assert facts.card == Figure(round(44.53 * GiB), 5368710)
     assert facts.asked == Figure(16 * GiB, 5368710)
     assert verdict_on(CASES["kaito 976"][0]).facts.asked == Figure(546 * MiB, 0)
+    for printed, rounding_bytes in (("1024.00 MiB", 0), ("1.00 GiB", 5368710)):
+        text = modern(printed, of="44.53 GiB", free="187.94 MiB", used="43.67 GiB", idle="335.07 MiB")
+        assert verdict_on(text).facts.asked == Figure(1 * GiB, rounding_bytes)
 
 
 def test_blocks_idle_in_private_pools_are_not_in_use() -> None:

@@ -18,7 +18,7 @@ from gpumem.heap.levels import basis_column, basis_of
 from gpumem.heap.live import LiveTable
 from gpumem.heap.scan import DeviceScan, StateAt, scan_trace
 from gpumem.trace.model import DeviceFacts, Frame, Trace
-from gpumem.trace.moments import Moment, Peak
+from gpumem.trace.moments import Moment, Peak, PeakOf
 from gpumem.trace.stack_links import cut_stacks, read_frames, walk_stacks
 from gpumem.vocabulary import Basis, DeviceOrdinal, StackId
 
@@ -121,24 +121,22 @@ def _scan_at(
     scanned: Sequence[DeviceScan] | None,
 ) -> list[tuple[DeviceScan, StateAt, Instant]]:
     """The scan of every device, with its state at the moment and when that is: of a peak, each device's own."""
-    if moment == Peak():
-        scans = scan_trace(trace, devices=devices) if scanned is None else scanned
-        events = [scan.held_peak.event for scan in scans]
-        return [
-            (scan, StateAt(scan.peak_levels, scan.peak_blocks), Instant(event, time_of(trace, event)))
-            for scan, event in zip(scans, events, strict=True)
-        ]
-    if isinstance(moment, Peak):
-        used = [scan.device for scan in (scan_trace(trace, devices=devices) if scanned is None else scanned)]
-        return [one for device in used for one in _scan_together(trace, moment, [device])]
-    return _scan_together(trace, moment, devices)
+    if not isinstance(moment, Peak):
+        instant = find_instant(trace, moment, devices=devices)
+        return [(scan, scan.state, instant) for scan in scan_trace(trace, devices=devices, event=instant.event)]
+    scans = scan_trace(trace, devices=devices) if scanned is None else scanned
+    return [_at_own_peak(trace, scan, moment.of) for scan in scans]
 
 
-def _scan_together(
-    trace: Trace, moment: Moment, devices: Collection[DeviceOrdinal] | None
-) -> list[tuple[DeviceScan, StateAt, Instant]]:
-    instant = find_instant(trace, moment, devices=devices)
-    return [(scan, scan.state, instant) for scan in scan_trace(trace, devices=devices, event=instant.event)]
+def _at_own_peak(trace: Trace, scan: DeviceScan, of: PeakOf) -> tuple[DeviceScan, StateAt, Instant]:
+    peaks = {PeakOf.ALLOCATED: scan.held_peak, PeakOf.RESERVED: scan.reserved_peak, PeakOf.ACTIVE: scan.active_peak}
+    event = peaks[of].event
+    if of is PeakOf.ALLOCATED:
+        state = StateAt(scan.peak_levels, scan.peak_blocks)
+    else:
+        (again,) = scan_trace(trace, devices=[scan.device], event=event)
+        state = again.state
+    return scan, state, Instant(event, time_of(trace, event))
 
 
 def _device_side(

@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from walker_compare import compare
 from walker_functions import (
@@ -41,6 +41,21 @@ thread.join()
 """
 
 
+def run_beside(parts: Iterable[Callable[[], None]], own: Callable[[], None]) -> None:
+    """Runs each of `parts` in a thread of its own and `own` in this one, with turns as short as can be."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        running = [threading.Thread(target=part) for part in parts]
+        for thread in running:
+            thread.start()
+        own()
+        for thread in running:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def threads() -> None:
     parts = (
         plain_functions,
@@ -51,17 +66,7 @@ def threads() -> None:
         constructors,
         watched,
     )
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        running = [threading.Thread(target=part) for part in parts for _ in range(2)]
-        for thread in running:
-            thread.start()
-        executed_functions()
-        for thread in running:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    run_beside([part for part in parts for _ in range(2)], executed_functions)
 
 
 def thread_without_python() -> None:

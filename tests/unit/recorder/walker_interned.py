@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from walker_elsewhere import find_interpreter_runner
+from walker_elsewhere import find_interpreter_runner, run_beside
 from walker_looks import Looks
 
 from gpumem import abi
@@ -182,18 +182,7 @@ def code_that_ends() -> None:
 
 
 def threads() -> None:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        parts = (code_that_ends, one_generator_from_many_places, coroutines, *([orders] * 3))
-        running = [threading.Thread(target=part) for part in parts]
-        for thread in running:
-            thread.start()
-        code_that_ends()
-        for thread in running:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    run_beside((code_that_ends, one_generator_from_many_places, coroutines, *([orders] * 3)), code_that_ends)
 
 
 def short_threads() -> None:

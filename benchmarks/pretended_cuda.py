@@ -1,8 +1,9 @@
 """Lets a CUDA build of torch allocate and free without a GPU: what its program then costs is the host's part alone.
 
 The installed runtime's symbols are all defined again, the few that matter in pretended_cuda.cpp, the others as stubs
-that return 0. Both libraries go before the real ones by LD_PRELOAD, so that nothing installed is touched. Tensors have
-addresses and no content: torch.empty works, whatever starts a kernel does nothing or fails.
+that return 0; the driver is the tests' one. Both libraries go before the real ones by LD_PRELOAD, so that nothing
+installed is touched. Tensors have addresses and no content: torch.empty works, whatever starts a kernel does nothing or
+fails.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("pretended_cuda.cpp")
 DRIVER = "libcuda.so.1"
+DRIVER_SOURCE = Path(__file__).parents[1] / "tests" / "native" / "pretended_driver.cpp"
 
 
 def build_pretended_cuda(folder: Path, torch: Path) -> dict[str, str]:
     """Compiles both libraries into `folder`; the variables under which the torch at `torch` starts on them."""
     runtime = find_runtime(torch)
     known = folder / "known.o"
-    run("c++", "-std=c++17", "-O2", "-fPIC", "-fpermissive", "-w", "-c", str(SOURCE), "-o", str(known))
+    run("c++", "-std=c++17", "-O2", "-fPIC", "-c", str(SOURCE), "-o", str(known))
     missing = sorted(list_symbols(runtime, "-D") - list_symbols(known))
     stubs = folder / "stubs.c"
     stubs.write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in missing))
@@ -27,10 +29,10 @@ def build_pretended_cuda(folder: Path, torch: Path) -> dict[str, str]:
     version.write_text(f"{runtime.name} {{ global: *; }};\n")
     libraries = [folder / runtime.name, folder / DRIVER]
     run("cc", "-O2", "-fPIC", "-w", "-c", str(stubs), "-o", str(folder / "stubs.o"))
-    shared = ("c++", "-shared", str(known))
+    shared = ("c++", "-std=c++17", "-O2", "-fPIC", "-shared")
     named = (f"-Wl,-soname,{runtime.name}", f"-Wl,--version-script={version}")
-    run(*shared, str(folder / "stubs.o"), *named, "-o", str(libraries[0]))
-    run(*shared, f"-Wl,-soname,{DRIVER}", "-o", str(libraries[1]))
+    run(*shared, str(known), str(folder / "stubs.o"), *named, "-o", str(libraries[0]))
+    run(*shared, str(DRIVER_SOURCE), f"-Wl,-soname,{DRIVER}", "-o", str(libraries[1]))
     return {"LD_PRELOAD": ":".join(map(str, libraries))}
 
 

@@ -7,7 +7,7 @@
 // Must not know: how memory is found. Nothing is believed: the first requests go PyTorch's own way, and ours takes over
 // once one of them came out as ours would have done it and was freed through raw_delete; otherwise PyTorch's functions
 // stay for good. Blocks of both ways may be live at once: all are taken back without PyTorch's table, where the rows of
-// the first requests then stay, unread.
+// the first requests then stay, never to be read.
 #include <array>
 #include <atomic>
 #include <memory>
@@ -61,10 +61,18 @@ struct Functions {
 
 enum class Way : uint8_t { kUntried, kDirect, kPyTorchs };
 
-// The last addresses that PyTorch's own allocate gave out, to be seen again where they are freed.
+// The last addresses that PyTorch's own allocate gave out, to be seen again where they are freed. One that has come out
+// of another of its functions since is forgotten: how that one is freed says nothing about tensors.
 class Recent {
  public:
   void add(void* address) { places_[next_.fetch_add(1) % places_.size()].store(address); }
+  void* forget(void* address) {
+    for (auto& place : places_) {
+      void* expected = address;
+      place.compare_exchange_strong(expected, nullptr);
+    }
+    return address;
+  }
   bool has(const void* address) const {
     for (const auto& place : places_)
       if (address && place.load() == address) return true;
@@ -135,22 +143,23 @@ bool is_as_ours(const DataPtr& made) {
 }
 
 void* raw_alloc(void* self, size_t bytes) {
-  if (!is_direct()) return g_direct.torch.raw_alloc(self, bytes);
+  if (!is_direct()) return g_direct.recent.forget(g_direct.torch.raw_alloc(self, bytes));
   int8_t device = g_direct.torch.current_device();
   return gpumem::torch::serve(bytes, device, stream_of(device));
 }
 
 void* raw_alloc_with_stream(void* self, size_t bytes, void* stream) {
-  if (!is_direct()) return g_direct.torch.raw_alloc_with_stream(self, bytes, stream);
+  if (!is_direct()) return g_direct.recent.forget(g_direct.torch.raw_alloc_with_stream(self, bytes, stream));
   return gpumem::torch::serve(bytes, g_direct.torch.current_device(), stream);
 }
 
-// A block that is none of ours gets PyTorch's own refusal.
+// A block that is none of ours gets PyTorch's own refusal: by an address that is no block's, as a row of the first
+// requests may still name this one.
 [[gnu::hot]] void raw_delete(void* self, void* address) {
   if (!is_direct())
     delete_by_torch(self, address);
   else if (!gpumem::torch::take_back(address))
-    g_direct.torch.raw_delete(self, address);
+    g_direct.torch.raw_delete(self, &g_direct);
 }
 
 template <typename Function>

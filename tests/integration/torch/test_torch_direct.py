@@ -110,6 +110,17 @@ def test_requests_pass_by_pytorch_s_table_once_the_first_was_freed_as_expected(l
     ]
 
 
+def test_a_block_of_the_first_requests_is_refused_a_second_time_too(libraries: Path) -> None:
+    program = """
+    start(0)
+    first = raw_alloc(2000)
+    seen_again, _ = tensor(1000)
+    end(seen_again)
+    print(rows(), raw_delete(first), raw_delete(first), raw_delete(first), live(0))
+    """
+    assert run(libraries, program) == "1 True False False []\n"
+
+
 def test_a_block_goes_back_to_the_device_it_is_of_whichever_is_current(libraries: Path) -> None:
     program = """
     start(0), go_direct()
@@ -147,9 +158,12 @@ def test_pytorch_s_own_way_stays_where_it_does_otherwise(libraries: Path, manner
         end(one), end(two)
     raw = raw_alloc(3000)
     print(rows(), raw_delete(raw), raw_delete(raw), rows(), live(0))
+    again, _ = tensor(1000)
+    print(rows(), [byte_count for _, byte_count in live(0)])
+    end(again)
     """
     lines = run(libraries, program).splitlines()
-    assert lines == ["None", *["2 [1000, 2000]"] * 3, "1 True False 0 []"]
+    assert lines == ["None", *["2 [1000, 2000]"] * 3, "1 True False 0 []", "1 [1000]"]
 
 
 def test_largest_free_block_is_answered_beside_it(libraries: Path) -> None:

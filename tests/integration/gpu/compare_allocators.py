@@ -4,6 +4,9 @@ Each workload runs twice, recorded by `gpumem run --allocator native` and `--all
 program printed (losses, errors' texts), every figure of torch.cuda.memory_stats(), and the recorded sequence of (kind,
 requested bytes, block bytes, stream in the order of first use).
 
+Of equal free blocks the lowest is taken, so some counts depend on the order of the segments' addresses, which the
+driver chooses. Where it chose differently and something differs, the two run again.
+
     python tests/integration/gpu/compare_allocators.py [--folder DIR] [WORKLOAD…]
 """
 
@@ -186,6 +189,7 @@ WORKLOADS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 """Name: what runs, allocator settings."""
 ALONE = ("exhaust", "exhaust-expandable")
 NOT_COMPARED_BY_EVENT = ("resnet50-benchmark",)
+RUNS_AT_MOST = 4
 
 
 def work(name: str) -> None:
@@ -258,6 +262,25 @@ def events_of(path: Path) -> Iterator[Event]:
             yield EventKind(kind).name, requested, 0 if kind == EventKind.OOM else block, ordinal
 
 
+def placement_of(path: Path) -> list[int]:
+    """The recorded segments, in order, by their places among all of them by address."""
+    import gpumem
+    from gpumem.vocabulary import EventKind
+
+    addresses: list[int] = []
+    for batch in gpumem.open(path).event_batches(["kind", "address"]):
+        addresses += batch["address"][batch["kind"] == EventKind.SEGMENT_ALLOC].tolist()
+    ordered = {address: place for place, address in enumerate(sorted(set(addresses)))}
+    return [ordered[address] for address in addresses]
+
+
+def is_placed_alike(results: dict[str, tuple[dict[str, Any] | None, str, Path]]) -> bool:
+    """Whether the driver put both programs' segments in one order; true where one of them failed."""
+    if any(found is None for found, _, _ in results.values()):
+        return True
+    return placement_of(results["native"][2]) == placement_of(results["gpumem"][2])
+
+
 def compare(name: str, results: dict[str, tuple[dict[str, Any] | None, str, Path]]) -> tuple[list[str], str]:
     """What differs, a line each; and how much was compared."""
     for allocator, (found, errors, _) in results.items():
@@ -310,8 +333,12 @@ def check_nine_steps(path: Path) -> list[str]:
 def run_all(names: Sequence[str], folder: Path, timeout_s: float) -> int:
     failed = 0
     for name in names:
-        results = run_pair(name, folder, timeout_s)
-        differences, extent = compare(name, results)
+        for number in range(RUNS_AT_MOST):
+            results = run_pair(name, folder, timeout_s)
+            differences, extent = compare(name, results)
+            if not differences or is_placed_alike(results):
+                break
+            print(f"{name:<20} the driver placed segments in two orders: run {number + 1} counts for nothing")
         if name == "nine-steps" and not differences:
             differences = check_nine_steps(results["gpumem"][2])
         failed += bool(differences)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What recording costs on a real GPU, in one call of less than eight minutes: pairs and training steps bare and under
+# What recording costs on a real GPU, in one call of less than ten minutes: pairs and training steps bare and under
 # both ways of recording; steps recorded and not in one process; CuPy's pairs; the core alone; what the machine itself
 # takes for the recorder's needs. Prints a short table last.
 #
@@ -9,7 +9,7 @@
 #   SKIP_INSTALL=1 …                         gpumem is installed as it shall be
 set -u
 cd "$(dirname "$0")/.."
-CARD_LOG=card_bars CARD_SECONDS=440
+CARD_LOG=card_bars CARD_SECONDS=560
 . benchmarks/card_parts.sh
 
 machine() {
@@ -27,7 +27,7 @@ part machine 20 bash -c machine
 part core 40 "$PYTHON" benchmarks/pair_cost.py
 part "CuPy pairs" 40 "$PYTHON" benchmarks/cupy_pairs.py
 part step 110 "$PYTHON" benchmarks/step_cost.py --processes 3 --steps 120 -o "$OUT/step.json"
-part overhead 240 "$PYTHON" benchmarks/recording_overhead.py --modes bare,bare_again,history,gpumem,off,own \
+part overhead 380 "$PYTHON" benchmarks/recording_overhead.py --processes 4 --modes bare,bare_again,history,gpumem,off,own \
   -o "$OUT/bars.json"
 
 # Of each part what it said itself, then the table.

@@ -23,7 +23,7 @@ for name in nine_steps gpt2_train resnet50_train; do part "$name" 60 bash -c "sa
 part out_of_memory 60 bash -c "sample out_of_memory out_of_memory 1"
 part reports 30 bash -c reports
 part "equal to history" 200 "$PYTHON" tests/integration/gpu/compare_with_history.py --timeout 180 --folder "$WORK"
-part overhead 120 "$PYTHON" benchmarks/recording_overhead.py -o "$OUT/recording_overhead.json"
+part overhead 120 "$PYTHON" benchmarks/recording_overhead.py --processes 1 -o "$OUT/recording_overhead.json"
 part "GPU tests" 280 "$PYTHON" -m pytest --gpu -m gpu -q -p no:cacheprovider --deselect \
   tests/integration/gpu/test_recorded_programs.py::test_recording_equals_pytorch_s_own_history tests
 

@@ -61,7 +61,7 @@ part "CuPy exhaustion" 60 bash -c cupy_exhaust
 part "CuPy beside torch" 90 bash -c "set -o pipefail; cupy_beside_torch"
 part "equal to native" 270 "$PYTHON" tests/integration/gpu/compare_allocators.py --timeout 60 --folder "$WORK"
 part "CuPy pairs" 40 "$PYTHON" benchmarks/cupy_pairs.py
-part overhead 90 "$PYTHON" benchmarks/recording_overhead.py --modes bare,gpumem,own -o "$OUT/own_overhead.json"
+part overhead 120 "$PYTHON" benchmarks/recording_overhead.py --processes 1 --modes bare,gpumem,own -o "$OUT/own_overhead.json"
 
 # Of each part what it said itself, then the table.
 {

@@ -4,8 +4,8 @@ Compared in one run: bare, under PyTorch's own history with Python stacks, under
 switched off, and (by --modes) on gpumem's own allocator, with no readings of NVML, or bare a second time, which shows
 how far equal things come out apart. Each has processes of its own that stay, several, because the same program's
 processes differ by some percent from start to end; they take turns, one at a time, so that whatever the machine does to
-one it does to all. Prints a table of medians, the median ratio within a round of a mode's processes together to the
-bare ones together, and the bars of docs/performance.md.
+one it does to all. Prints a table of medians, the median ratio within a round of a mode's processes together to all
+bare ones together, a second time's included, and the bars of docs/performance.md.
 
     python benchmarks/recording_overhead.py -o overhead.json
 
@@ -26,13 +26,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 STACK_DEPTH = 23
 LOOPS = 5
-MODES = ("bare", "bare_again", "history", "gpumem", "off", "own", "unsampled", "off_unsampled")
+BARE_MODES = ("bare", "bare_again")
+MODES = (*BARE_MODES, "history", "gpumem", "off", "own", "unsampled", "off_unsampled")
 MODES_BY_DEFAULT = "bare,history,gpumem,off"
 BARS = {"pair": 1.10, "step": 1.02}
 OWN_BAR = 1.0
@@ -50,7 +51,7 @@ class Worker:
         self.steps: int = options.steps
         self.folder = tempfile.TemporaryDirectory()
         self.recording: Any = None
-        if mode not in ("bare", "bare_again", "history"):
+        if mode not in (*BARE_MODES, "history"):
             import gpumem
 
             interval = 0.0 if "unsampled" in mode else 0.1
@@ -237,8 +238,9 @@ def pretend_cuda(folder: Path) -> dict[str, str]:
 
 
 def ratio_to_bare(by_mode: dict[str, list[float]], mode: str) -> float:
-    """The median, over the rounds, of a mode's figure by the bare one of the same round."""
-    return median(figure / bare for figure, bare in zip(by_mode[mode], by_mode["bare"], strict=True))
+    """The median, over the rounds, of a mode's figure by the mean of the bare ones of the same round."""
+    bare_of_rounds = map(mean, zip(*(by_mode[bare] for bare in BARE_MODES if bare in by_mode), strict=True))
+    return median(figure / bare for figure, bare in zip(by_mode[mode], bare_of_rounds, strict=True))
 
 
 def render(modes: Sequence[str], figures: dict[str, dict[str, list[float]]], rounds: int, processes: int) -> str:
@@ -247,8 +249,7 @@ def render(modes: Sequence[str], figures: dict[str, dict[str, list[float]]], rou
     lines += [f"{'':<10}" + "".join(f"{mode:>16}" for mode in modes)]
     for what, by_mode in figures.items():
         unit, divisor = UNITS[what]
-        cells = [f"{median(by_mode['bare']) / divisor:,.1f}"]
-        cells += [f"{median(by_mode[m]) / divisor:,.1f} ({ratio_to_bare(by_mode, m):.2f}×)" for m in modes[1:]]
+        cells = [f"{median(by_mode[m]) / divisor:,.1f} ({ratio_to_bare(by_mode, m):.2f}×)" for m in modes]
         lines.append(f"{what + ', ' + unit:<10}" + "".join(f"{cell:>16}" for cell in cells))
     for what, bar in BARS.items():
         if what not in figures:

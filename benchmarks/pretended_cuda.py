@@ -1,55 +1,118 @@
 """Lets a CUDA build of torch allocate and free without a GPU: what its program then costs is the host's part alone.
 
 The installed runtime's symbols are all defined again, the few that matter in pretended_cuda.cpp, the others as stubs
-that return 0; the driver is the tests' one. Both libraries go before the real ones by LD_PRELOAD, so that nothing
-installed is touched. Tensors have addresses and no content: torch.empty works, whatever starts a kernel does nothing or
-fails.
+that return 0; the driver is the tests' one. NVIDIA's other libraries are left as they are; those that are not installed
+are stubs of what torch wants of them, so that `pip install --no-deps torch` is enough. All go before the real ones by
+LD_PRELOAD, so that nothing installed is touched. Tensors have addresses and no content: torch.empty works, whatever
+starts a kernel does nothing or fails.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Set
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("pretended_cuda.cpp")
 DRIVER = "libcuda.so.1"
 DRIVER_SOURCE = Path(__file__).parents[1] / "tests" / "native" / "pretended_driver.cpp"
+NVIDIAS = re.compile(r"lib(cu|nv|nccl)\w*\.so\.\d+")
+RUNTIMES = re.compile(r"libcudart\.so\.\d+")
+DRIVER_FUNCTIONS = re.compile(rb"\0(cu[A-Z][A-Za-z0-9]+(?:_v[0-9])?)(?=\0)")
 
 
 def build_pretended_cuda(folder: Path, torch: Path) -> dict[str, str]:
-    """Compiles both libraries into `folder`; the variables under which the torch at `torch` starts on them."""
-    runtime = find_runtime(torch)
-    known = folder / "known.o"
-    run("c++", "-std=c++17", "-O2", "-fPIC", "-c", str(SOURCE), "-o", str(known))
-    missing = sorted(list_symbols(runtime, "-D") - list_symbols(known))
-    stubs = folder / "stubs.c"
-    stubs.write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in missing))
-    version = folder / "version.map"
-    version.write_text(f"{runtime.name} {{ global: *; }};\n")
-    libraries = [folder / runtime.name, folder / DRIVER]
-    run("cc", "-O2", "-fPIC", "-w", "-c", str(stubs), "-o", str(folder / "stubs.o"))
-    shared = ("c++", "-std=c++17", "-O2", "-fPIC", "-shared")
-    named = (f"-Wl,-soname,{runtime.name}", f"-Wl,--version-script={version}")
-    run(*shared, str(known), str(folder / "stubs.o"), *named, "-o", str(libraries[0]))
-    run(*shared, str(DRIVER_SOURCE), f"-Wl,-soname,{DRIVER}", "-o", str(libraries[1]))
+    """Compiles the libraries into `folder`; the variables under which the torch at `torch` starts on them."""
+    needed = sorted({name for library in list_libraries(torch) for name in list_needed(library)})
+    runtime = next((name for name in needed if RUNTIMES.fullmatch(name)), None)
+    if runtime is None:
+        raise SystemExit(f"{torch} wants no CUDA runtime; install a CUDA build of torch")
+    wanted = {symbol for library in list_libraries(torch) for symbol in list_symbols(library, "-D", "-u")}
+    own_driver, own_runtime = (compile_object(folder, source) for source in (DRIVER_SOURCE, SOURCE))
+    installed = find_library(torch, runtime)
+    offered = list_symbols(installed, "-D", "--defined-only") if installed else choose_symbols(wanted, runtime)
+    driver = build_library(folder, DRIVER, list_driver_functions(torch) - list_defined(own_driver), [own_driver])
+    missing = strip_versions(offered) - list_defined(own_runtime)
+    libraries = [build_library(folder, runtime, missing, [own_runtime, driver, "-ldl"], version=runtime), driver]
+    for name in needed:
+        if NVIDIAS.fullmatch(name) and name not in (runtime, DRIVER) and not find_library(torch, name):
+            chosen = choose_symbols(wanted, name)
+            versions = {symbol.partition("@")[2] for symbol in chosen} - {""}
+            version = min(versions, default=name)
+            libraries.append(build_library(folder, name, strip_versions(chosen), [], version=version))
     return {"LD_PRELOAD": ":".join(map(str, libraries))}
 
 
-def find_runtime(torch: Path) -> Path:
-    """The CUDA runtime that a torch brings: beside its own libraries or in NVIDIA's package."""
-    for pattern in ("lib/libcudart*.so.*", "../nvidia/*/lib/libcudart.so.*"):
+def compile_object(folder: Path, source: Path) -> Path:
+    made = folder / f"{source.stem}.o"
+    run("c++", "-std=c++17", "-O2", "-fPIC", "-c", str(source), "-o", str(made))
+    return made
+
+
+def build_library(
+    folder: Path, name: str, stubs: Iterable[str], inputs: Iterable[Path | str], *, version: str = ""
+) -> Path:
+    """A library of this name: the inputs and functions that return 0, all of one version if one is given."""
+    source = folder / f"{name}.c"
+    source.write_text("".join(f"int {stub}(void) {{ return 0; }}\n" for stub in sorted(stubs)))
+    made = folder / f"{name}.o"
+    run("cc", "-O2", "-fPIC", "-w", "-c", str(source), "-o", str(made))
+    script = folder / f"{name}.map"
+    script.write_text(f"{version} {{ global: *; }};\n")
+    named = [f"-Wl,-soname,{name}", *([f"-Wl,--version-script={script}"] if version else [])]
+    run("c++", "-shared", "-Wl,--no-as-needed", str(made), *map(str, inputs), *named, "-o", str(folder / name))
+    return folder / name
+
+
+def list_libraries(torch: Path) -> list[Path]:
+    """The libraries that torch brings itself."""
+    return sorted((torch / "lib").glob("lib*.so*"))
+
+
+def list_needed(library: Path) -> list[str]:
+    """The libraries that this one is linked with."""
+    return re.findall(r"\(NEEDED\).*\[(.+)\]", run("readelf", "-d", str(library)))
+
+
+def find_library(torch: Path, name: str) -> Path | None:
+    """A library beside torch's own or in NVIDIA's packages."""
+    for pattern in (f"lib/{name}", f"../nvidia/*/lib/{name}", f"../nvidia/{name}", f"../cusparselt/lib/{name}"):
         for found in sorted(torch.glob(pattern)):
             return found
-    raise SystemExit(f"{torch} brings no CUDA runtime; install a CUDA build of torch")
+    return None
+
+
+def choose_symbols(wanted: Set[str], library: str) -> set[str]:
+    """What is wanted of this library: by its version, or, where that does not name it, by how its names begin."""
+    stem = re.sub(r"^lib|_\w+$", "", library.partition(".")[0]).lower()
+    return {
+        symbol
+        for symbol in wanted
+        if symbol.endswith(f"@{library}") or ("@lib" not in symbol and symbol.lower().startswith(stem))
+    }
+
+
+def list_defined(made: Path) -> set[str]:
+    return strip_versions(list_symbols(made, "--defined-only"))
+
+
+def strip_versions(symbols: Iterable[str]) -> set[str]:
+    return {symbol.partition("@")[0] for symbol in symbols} - {""}
+
+
+def list_driver_functions(torch: Path) -> set[str]:
+    """The driver's functions that torch looks up by name."""
+    return {found.decode() for found in DRIVER_FUNCTIONS.findall((torch / "lib" / "libc10_cuda.so").read_bytes())}
 
 
 def list_symbols(library: Path, *options: str) -> set[str]:
-    """The functions that a library or an object defines."""
+    """The functions that nm lists for a library or an object."""
     if shutil.which("nm") is None:
         raise SystemExit("nm is missing; install binutils")
-    rows = (line.split() for line in run("nm", *options, "--defined-only", str(library)).splitlines())
-    return {row[2].partition("@")[0] for row in rows if len(row) == 3 and row[1] in "TWi"}
+    rows = (line.split() for line in run("nm", *options, str(library)).splitlines())
+    return {row[-1] for row in rows if len(row) >= 2 and row[-2] in "TWiU"}
 
 
 def run(*command: str) -> str:

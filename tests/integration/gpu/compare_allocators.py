@@ -246,7 +246,7 @@ def finish(process: subprocess.Popen[str], timeout_s: float, trace: Path) -> tup
 
 
 def events_of(path: Path) -> Iterator[Event]:
-    """The recorded sequence; what only one of the two allocators can say is left out."""
+    """The recorded sequence, frees in their two halves; what only one of the two allocators can say is left out."""
     import gpumem
     from gpumem.vocabulary import EventKind
 
@@ -259,7 +259,9 @@ def events_of(path: Path) -> Iterator[Event]:
             if EventKind(kind) in left_out:
                 continue
             ordinal = ordinals.setdefault(stream, len(ordinals))
-            yield EventKind(kind).name, requested, 0 if kind == EventKind.OOM else block, ordinal
+            rest = (requested, 0 if kind == EventKind.OOM else block, ordinal)
+            names = ("FREE_REQUESTED", "FREE_COMPLETED") if kind == EventKind.FREE else (EventKind(kind).name,)
+            yield from ((name, *rest) for name in names)
 
 
 def placement_of(path: Path) -> list[int]:

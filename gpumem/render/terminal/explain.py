@@ -95,15 +95,16 @@ def _verdict(explanation: Explanation, ledger: Ledger) -> str:
             return f"{when}, what this process holds of {card} is not known."
         return f"{when}, this process holds {format_bytes(ledger.process_bytes)} of {card}, not told apart."
     idle = ledger.heap.idle_bytes
-    parts = [f"{format_bytes(ledger.heap.live_bytes)} live requests"]
-    if ledger.outside_bytes is not None:
-        parts.append(f"{format_bytes(ledger.outside_bytes)} outside the allocator")
+    parts = [f"{format_bytes(ledger.heap.live_bytes)} requested"]
     if idle is not None:
-        parts.append(f"{format_bytes(idle)} idle in it")
-    held = f"this process holds {format_bytes(ledger.process_bytes or 0)}"
+        parts.append(f"{format_bytes(idle)} idle")
+    reserved = format_bytes(ledger.reserved_bytes)
     if ledger.process_bytes is None:
-        held = f"the allocator holds {format_bytes(ledger.reserved_bytes)}"
-    return f"{when}, {held} of {card}: {', '.join(parts)}."
+        return f"{when}, the allocator holds {reserved} of {card}: {', '.join(parts)}."
+    held = f"{reserved} in the allocator ({', '.join(parts)})"
+    if ledger.outside_bytes is not None:
+        held += f" and {format_bytes(ledger.outside_bytes)} outside it (CUDA context included)"
+    return f"{when}, this process holds {format_bytes(ledger.process_bytes)} of {card}: {held}."
 
 
 def _moment_text(explanation: Explanation) -> str:

@@ -4,6 +4,7 @@
 // Python, PyTorch's types, statuses of the C interface.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -86,6 +87,8 @@ class LiveAllocator : private EventSink {
   // True in a process forked from the one that made it: CUDA does not live on there, and the lock may be held for good.
   // Such an allocator takes blocks back without a word and serves nothing, figures neither; it must not be destroyed.
   bool is_inherited() const;
+  // False: it answers kOk to whatever is to be freed, its own block or not.
+  bool is_serving() const { return !is_inherited() && !is_broken_.load(std::memory_order_relaxed); }
 
   // Counts now and as they were when accumulated counts were last reset.
   void take_statistics(LiveStatistics* now, LiveStatistics* base, IdleMeasure* idle, uint64_t* max_split_bytes);
@@ -120,7 +123,7 @@ class LiveAllocator : private EventSink {
   const PoolId* find_captured_pool(uint64_t stream) const;
 
   std::mutex mutex_;
-  bool is_broken_ = false;  // a change of the heap was left half made: the process had no memory for the rest
+  std::atomic<bool> is_broken_{false};  // a change of the heap was left half made, for want of the process's memory
   std::unique_ptr<Device> device_;
   CudaDevice* cuda_ = nullptr;            // device_, if it is one
   SimulatedDevice* simulated_ = nullptr;  // device_, if it is one

@@ -155,6 +155,21 @@ gpumem::PoolId pool_of(const TorchPool& pool) {
   return gpumem::PoolId{pool.first, pool.second};
 }
 
+// Asks the allocators for a block in turn; false: none knows it. One that serves no more says yes to any, so that the
+// next ones are asked as well.
+template <typename Ask>
+bool is_known(Ask ask) {
+  bool is_known_yet = false;
+  size_t end = g_devices_end.load(std::memory_order_acquire);
+  for (size_t device = 0; device < end; ++device) {
+    LiveAllocator* allocator = g_allocators[device].load(std::memory_order_acquire);
+    if (!allocator || ask(*allocator) == Outcome::kNotLive) continue;
+    if (allocator->is_serving()) return true;
+    is_known_yet = true;
+  }
+  return is_known_yet;
+}
+
 template <typename Body>
 void for_each_allocator(Body body) {
   for (int device = 0; device < kDevicesMax; ++device)
@@ -224,15 +239,9 @@ void* serve(size_t bytes, int device, void* stream) {
 // One inherited by a forked child takes every block back without a word.
 bool take_back(void* address) {
   if (!address) return true;
-  Outcome outcome = Outcome::kNotLive;
-  size_t end = g_devices_end.load(std::memory_order_acquire);
-  for (size_t device = 0; device < end && outcome == Outcome::kNotLive; ++device) {
-    LiveAllocator* allocator = g_allocators[device].load(std::memory_order_acquire);
-    if (!allocator) continue;
-    outcome =
-        guarded_value(Outcome::kDeviceFailed, [&] { return allocator->free(reinterpret_cast<uintptr_t>(address)); });
-  }
-  return outcome != Outcome::kNotLive;
+  return is_known([address](LiveAllocator& allocator) {
+    return guarded_value(Outcome::kDeviceFailed, [&] { return allocator.free(reinterpret_cast<uintptr_t>(address)); });
+  });
 }
 
 Asked last_asked() {
@@ -258,10 +267,9 @@ extern "C" {
 
 // PyTorch does not say which device the block is on: whoever handed it out knows it.
 GM_API void gm_torch_record_stream(void* address, void* stream) {
-  bool is_taken = address == nullptr;
-  for_each_allocator([&](LiveAllocator& allocator) {
-    if (!is_taken)
-      is_taken = allocator.record_stream(reinterpret_cast<uintptr_t>(address), handle_of(stream)) == Outcome::kOk;
+  if (!address) return;
+  is_known([=](LiveAllocator& allocator) {
+    return allocator.record_stream(reinterpret_cast<uintptr_t>(address), handle_of(stream));
   });
 }
 

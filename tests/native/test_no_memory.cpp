@@ -186,6 +186,17 @@ void test_allocator(uint32_t kind, const char* settings) {
   });
 }
 
+// Beside allocators that serve no more and answer for every block, a device's own one is told of the stream.
+void expect_own_word_of_each_device(int device) {
+  void* block = gm_torch_malloc(3 * kMiB, device, nullptr);
+  gm_torch_record_stream(block, &block);
+  gm_torch_free(block, 0, device, nullptr);
+  gm_allocator_statistics found = {};
+  EXPECT_EQUAL(gm_allocator_get_statistics(gm_torch_allocator(static_cast<uint32_t>(device)), &found), GM_OK);
+  EXPECT_EQUAL(found.all.allocated_bytes.current, 0);
+  EXPECT_EQUAL(found.all.active_bytes.current, 3 * kMiB);  // till the stream is done
+}
+
 // PyTorch takes an exception from where a tensor is made, not from where one ends.
 void test_torch_frees() {
   constexpr int kDevices = 128;
@@ -205,6 +216,7 @@ void test_torch_frees() {
     HELD((gm_torch_release_pool(device, {1, 2}), 0));
     with_memory([&] { pretend_finish(reinterpret_cast<uintptr_t>(blocks)); });  // the driver's memory is no matter here
   });
+  expect_own_word_of_each_device(device + 1);
 }
 
 void test_nvml(const std::string& folder) {

@@ -174,14 +174,14 @@ def torch_oom(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program with PyTorch's own error classes that asks our allocator for too much, twice."""
     torch = find_torch()
     assert torch is not None
-    program = tmp_path_factory.mktemp("oom") / "torch_oom"
-    libraries = torch.folder / "lib"
-    subprocess.run(
-        f"c++ -std=c++20 -O1 -I{torch.folder}/include {HERE / 'torch_oom.cpp'} -o {program} -L{libraries} -lc10 -ldl "
-        f"-Wl,-rpath,{libraries}".split(),
-        check=True,
-        capture_output=True,
-    )
+    return build_torch_oom(tmp_path_factory.mktemp("oom"), torch.folder / "include", torch.folder / "lib")
+
+
+def build_torch_oom(folder: Path, headers: Path, libraries: Path, *options: str) -> Path:
+    program = folder / "torch_oom"
+    linked = (f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-Wl,--no-as-needed", "-lc10", "-ldl")
+    command = ("c++", "-std=c++20", "-O1", f"-I{headers}", HERE / "torch_oom.cpp", "-o", program, *linked, *options)
+    subprocess.run(command, check=True, capture_output=True)
     return program
 
 
@@ -205,6 +205,15 @@ def test_pytorch_s_own_out_of_memory_error_is_thrown_with_its_facts(driver: Path
         "reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     )
+
+
+def test_out_of_memory_is_pytorch_s_own_error_in_wheels_with_older_strings(driver: Path, tmp_path: Path) -> None:
+    older, option = HERE / "older_torch", "-D_GLIBCXX_USE_CXX11_ABI=0"
+    library = ("-shared", "-fPIC", f"-I{older}", older / "libc10.cpp", "-o", tmp_path / "libc10.so", option)
+    subprocess.run(["c++", "-std=c++17", "-O1", *library], check=True, capture_output=True)
+    lines = run_torch_oom(build_torch_oom(tmp_path, older, tmp_path, option), environment(driver))
+    assert lines[1].startswith("OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total")
+    assert lines[3].startswith("OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total")
 
 
 @pytest.mark.needs("torch")

@@ -36,7 +36,8 @@ _REFUSED = (
     "_cuda_checkPoolLiveAllocations",
     "_cuda_beginAllocateCurrentThreadToPool",
 )
-"""What a pluggable allocator cannot do: torch's own refusal gets a sentence more."""
+_REFUSED_CLASSES = ("_MemPool",)
+"""What a pluggable allocator cannot do, and cannot make: torch's own refusal gets a sentence more."""
 HINT = "gpumem's allocator serves PyTorch in this run; use gpumem run --allocator native for what it cannot do."
 
 
@@ -81,6 +82,10 @@ def _serve_figures(torch: ModuleType) -> None:
     for name in _REFUSED:
         if hasattr(core, name):
             setattr(core, name, _with_hint(getattr(core, name)))
+    for name in _REFUSED_CLASSES:
+        if hasattr(core, name):
+            made = getattr(core, name)
+            made.__init__ = _with_hint(made.__init__)
 
 
 def _with_hint(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -47,6 +47,9 @@ def _cuda_changeCurrentAllocator(plugged):
 def _cuda_setMemoryFraction(fraction, device): current.hooks['fraction'](fraction, device)
 def _cuda_attach_out_of_memory_observer(observer):
     raise RuntimeError('CUDAPluggableAllocator does not yet support attachOutOfMemoryObserver. If you need it …')
+class _MemPool:
+    def __init__(self, *arguments):
+        raise RuntimeError('pluggable does not yet support createOrIncrefPool. If you need it …')
 def _cuda_isHistoryEnabled(): return True
 def _cuda_record_memory_history(*arguments): raise RuntimeError('never called')
 def _cuda_memorySnapshot(*arguments): raise RuntimeError('never called')
@@ -69,10 +72,16 @@ try:
     torch._C._cuda_attach_out_of_memory_observer(print)
 except RuntimeError as error:
     refusal = str(error)
+class MemPool(torch._C._MemPool):
+    def __init__(self): super().__init__(None, True)
+try:
+    MemPool()
+except RuntimeError as error:
+    pool_refusal = str(error)
 print(json.dumps({
     'allocated': stats['allocated_bytes']['all'], 'active': stats['active_bytes']['large_pool'],
     'retries': stats['num_alloc_retries'], 'after': torch._C._cuda_memoryStats(0)['reserved_bytes']['all'],
-    'unused': torch._C._cuda_memoryStats(1)['reserved_bytes']['all'], 'refusal': refusal,
+    'unused': torch._C._cuda_memoryStats(1)['reserved_bytes']['all'], 'refusals': [refusal, pool_refusal],
     'segments': [[s['total_size'], s['segment_type'], len(s['blocks'])] for s in segments],
     'fraction': torch._C._cuda_getMemoryFraction(0), 'history': torch._C._cuda_isHistoryEnabled(),
 }))
@@ -108,7 +117,8 @@ def test_program_runs_on_our_allocator_and_its_figures_are_ours(driver: Path, tm
     assert said["after"]["current"] == 2 << 20
     assert said["unused"] == {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
     assert said["segments"] == [[2 << 20, "small", 2]]
-    assert said["refusal"].endswith("use gpumem run --allocator native for what it cannot do.")
+    hint = "gpumem's allocator serves PyTorch in this run; use gpumem run --allocator native for what it cannot do."
+    assert [refusal.partition(" … ")[2] for refusal in said["refusals"]] == [hint, hint]
     assert (said["fraction"], said["history"], said["retries"]) == (1.0, False, 0)
     trace = gpumem.open(tmp_path / "t.gpumem")
     assert trace.meta.source is TraceSource.GPUMEM

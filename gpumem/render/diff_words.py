@@ -5,12 +5,14 @@ Owns: the words that terminal, JSON and page share. Must not know: layout, colou
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gpumem.analyses.diff_findings import BeforeAfter, Change, ComparedSide, DeviceDiff, GroupDiff, Held, TraceDiff
-from gpumem.analyses.diff_headline import Figure, Headline, HeadlineKind, figure_of, find_headline
+from gpumem.analyses.diff_headline import Figure, Headline, HeadlineKind, figure_of, find_headline, is_unrecorded
 from gpumem.heap.instants import Instant
 from gpumem.render.text import printable
 from gpumem.trace.model import Frame
-from gpumem.trace.moments import format_moment
+from gpumem.trace.moments import Peak, format_moment
 from gpumem.units import (
     counted,
     format_bytes,
@@ -109,6 +111,23 @@ def _event_text(instant: Instant) -> str:
     if instant.event < 0:
         return "before the first event"
     return f"{format_duration(instant.time_ns)}, event {format_count(instant.event)}"
+
+
+def device_figures(diff: TraceDiff, device: DeviceDiff) -> Iterator[tuple[str, BeforeAfter]]:
+    """The name and the bytes of each figure that is told of a device: none of an allocator that was not recorded, no
+    peak of moments that are the peaks themselves, or of one trace.
+    """
+    if not is_unrecorded(diff):
+        if device.basis is Basis.ALLOCATED:
+            yield "requested", device.requested_bytes
+        shown = [Figure.HELD, Figure.RESERVED]
+        if not diff.is_one_trace:
+            is_at_peak = diff.before.moment == diff.after.moment == Peak()
+            shown += [] if is_at_peak and device.held_bytes == device.held_bytes_peak else [Figure.HELD_PEAK]
+            shown += [Figure.RESERVED_PEAK]
+        yield from ((figure_name(figure, device.basis), figure_of(device, figure)) for figure in shown)
+    if device.nvml_process_bytes != BeforeAfter(None, None):
+        yield "NVML: this process", device.nvml_process_bytes
 
 
 def figure_name(figure: Figure, basis: Basis) -> str:

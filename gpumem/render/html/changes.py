@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpumem.analyses.diff_findings import BeforeAfter, Change, DeviceDiff, GroupDiff, Held, TraceDiff
-from gpumem.analyses.diff_headline import Figure, figure_of
 from gpumem.analyses.diff_settings import SettingDiff
 from gpumem.analyses.page import DIFF_GROUPS_LISTED, PageFindings
-from gpumem.render.diff_words import counts_text, figure_name, headline_sentence, own_moments_text, side_text
+from gpumem.render.diff_words import counts_text, device_figures, headline_sentence, own_moments_text, side_text
 from gpumem.render.html.markup import NOTHING, Html, foreign, place, sentence, shortened, tag
 from gpumem.units import counted, format_bytes, format_bytes_delta, format_share
 
@@ -39,8 +38,9 @@ def _device(page: PageFindings, diff: TraceDiff, device: DeviceDiff) -> Iterator
     if when:
         yield tag("p", f"{when[0].upper()}{when[1:]}.", class_="quiet")
     head = _row("th", "", "Before", "After", "Change", "of before")
-    rows = [_figure(figure_name(figure, device.basis), figure_of(device, figure)) for figure in Figure]
-    yield _table(head, [row for row in rows if row], kind="changed")
+    rows = [_figure(name, figure) for name, figure in device_figures(diff, device)]
+    if rows:
+        yield _table(head, rows, kind="changed")
     changed = device.changed_sites
     same = len(device.by_site) - len(changed)
     unchanged = f"; {counted(same, 'other')} as before" if same else ""

@@ -161,5 +161,5 @@ def _of_card(name: str, value: int, capacity: int | None) -> Figure:
 
 
 def _oom_figure(device: DeviceSummary) -> Figure:
-    of = f"in {counted(device.alloc_count, 'alloc')}"
+    of = f"in {counted(device.alloc_count + device.oom_count, 'request')}"
     return Figure("Out of memory", counted(device.oom_count, "time") if device.oom_count else "never", of)

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from gpumem.analyses.diff_findings import BeforeAfter, Change, ComparedSide, DeviceDiff, GroupDiff, Held, TraceDiff
-from gpumem.analyses.diff_headline import Figure, Growth, GrowthCheck, figure_of, is_unrecorded
+from gpumem.analyses.diff_headline import Growth, GrowthCheck, is_unrecorded
 from gpumem.analyses.diff_settings import SettingDiff
 from gpumem.render.diff_words import (
     amounts_text,
     counts_text,
+    device_figures,
     figure_name,
     file_name,
     headline_sentence,
@@ -25,7 +26,6 @@ from gpumem.render.diff_words import (
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import printable
-from gpumem.trace.moments import Peak
 from gpumem.units import counted, format_bytes, format_bytes_delta, format_share
 from gpumem.vocabulary import Basis, TraceSource
 
@@ -122,8 +122,8 @@ def _side_notes(side: ComparedSide) -> Iterator[str]:
 
 
 def _device_lines(diff: TraceDiff, device: DeviceDiff, page: Page, top: int, *, by_stack: bool) -> Iterator[Text | str]:
-    is_known = not is_unrecorded(diff)
-    if not is_known and device.nvml_process_bytes == BeforeAfter(None, None):
+    figures = list(device_figures(diff, device))
+    if not figures:
         return
     yield ""
     when = own_moments_text(diff, device)
@@ -133,13 +133,9 @@ def _device_lines(diff: TraceDiff, device: DeviceDiff, page: Page, top: int, *, 
     for line in theme.labelled(_device_name(device, page), _LABEL_WIDTH, head, page):
         line.stylize(theme.QUIET)
         yield line
-    if is_known and device.basis is Basis.ALLOCATED:
-        yield from _figure_rows("requested", device.requested_bytes, page)
-    for figure in _figures_shown(diff, device) if is_known else ():
-        yield from _figure_rows(figure_name(figure, device.basis), figure_of(device, figure), page)
-    if device.nvml_process_bytes != BeforeAfter(None, None):
-        yield from _figure_rows("NVML: this process", device.nvml_process_bytes, page)
-    if is_known:
+    for name, figure in figures:
+        yield from _figure_rows(name, figure, page)
+    if not is_unrecorded(diff):
         yield ""
         yield from _group_lines(device, page, top, by_stack=by_stack)
 
@@ -154,17 +150,6 @@ def _device_name(device: DeviceDiff, page: Page) -> str:
     if None not in numbers and numbers[0] != numbers[1]:
         return f"device {numbers[0]} {page.glyphs.arrow} {numbers[1]}"
     return f"device {device.device}"
-
-
-def _figures_shown(diff: TraceDiff, device: DeviceDiff) -> Iterator[Figure]:
-    """Held and reserved at the moments; peaks where the moments are not the peaks, of two traces."""
-    yield Figure.HELD
-    yield Figure.RESERVED
-    if not diff.is_one_trace:
-        are_peaks = diff.before.moment == diff.after.moment == Peak() and device.held_bytes == device.held_bytes_peak
-        if not are_peaks:
-            yield Figure.HELD_PEAK
-        yield Figure.RESERVED_PEAK
 
 
 def _figure_rows(name: str, figure: BeforeAfter, page: Page) -> Iterator[Text]:

@@ -268,6 +268,15 @@ def test_a_line_stands_in_the_curves_at_the_moment_that_is_told(training: Opened
     assert any(text.startswith("peak ") for text in texts)
 
 
+def test_the_moment_that_is_told_says_how_far_from_it_nvml_was_read(training: OpenedPage) -> None:
+    training.figure("curves")
+    training.tab.locator("#curves-moment").fill("1000")
+    text = training.tab.locator("#curves-readout").inner_text()
+    assert re.search(
+        r"NVML: this process 1\.\d\d GiB, whole card 1\.\d\d GiB \(read [\d.]+ [mu]s (before|after)\)", text
+    ), text
+
+
 def test_squares_of_sites_have_the_colours_of_the_theme_that_is_chosen(browser: Browser, page_of: PageOf) -> None:
     script = """() => {
         const found = [...document.querySelectorAll(".dot")].map((one) => getComputedStyle(one).backgroundColor);

@@ -335,13 +335,23 @@ class Curves {
       if (this.curves.pending_bytes[at]) figures.push(`pending ${GM.bytes(this.curves.pending_bytes[at])}`);
       if (this.view.capacity_bytes) figures.push(`${GM.share(this.curves.reserved_bytes[at], this.view.capacity_bytes)} of the card reserved`);
     }
-    if (reading >= 0 && this.readings.process_bytes[reading] >= 0) figures.push(`NVML process ${GM.bytes(this.readings.process_bytes[reading])}`);
-    if (reading >= 0 && this.readings.used_bytes[reading] >= 0) figures.push(`card ${GM.bytes(this.readings.used_bytes[reading])}`);
+    if (reading >= 0) figures.push(...this.readingTold(reading, group.time_ns[at]));
     const when = event < 0 ? "Before the first event" : `${GM.duration(group.time_ns[at])}, event ${GM.count(event)}`;
     this.readout.replaceChildren(
       GM.make("p", {}, GM.make("b", { text: when }), ...GM.sentence(` · ${figures.join(" · ")}`)),
       GM.make("p", {}, ...GM.sentence(this.holders(event))),
       ...told.slice(0, 4).map((text) => GM.make("p", { text })));
+  }
+
+  /* What NVML read, and how far from the moment: it may have been before or after a segment that the figures count. */
+  readingTold(reading, time_ns) {
+    const { process_bytes: process, used_bytes: used } = this.readings;
+    const apart = this.readings.time_ns[reading] - time_ns;
+    const when = apart === 0 ? "" : ` (read ${GM.duration(Math.abs(apart))} ${apart < 0 ? "before" : "after"})`;
+    const told = [];
+    if (process[reading] >= 0) told.push(`NVML: this process ${GM.bytes(process[reading])}`);
+    if (used[reading] >= 0) told.push(`${told.length ? "" : "NVML: "}whole card ${GM.bytes(used[reading])}`);
+    return told.length ? [told.join(", ") + when] : [];
   }
 
   /* Who held the bytes: at the nearest event at which sites were counted. */

@@ -20,12 +20,10 @@ from hypothesis import given, settings
 
 from busy_trace import busy_trace
 from explained_traces import unrecorded_trace
-from gpumem.analyses.diff import compare_traces
 from gpumem.analyses.explain import find_ledger
 from gpumem.analyses.page import find_page
 from gpumem.analyses.summary import summarise_trace
 from gpumem.heap.instants import find_instant
-from gpumem.render.diff_words import device_figures
 from gpumem.render.html.ledger import ledger_section
 from gpumem.render.html.markup import sentence
 from gpumem.render.html.page import SCRIPTS, STYLES, render_page
@@ -92,12 +90,6 @@ def column(ref: dict[str, Any], columns: bytes) -> list[int]:
 
 def page_of(trace: Trace) -> tuple[dict[str, Any], bytes]:
     return document(render_page(find_page([trace])))
-
-
-def shown_texts(*traces_shown: Trace) -> list[str]:
-    """The texts of a page, each piece between two tags, in order."""
-    page = re.sub(r"(?s)<(script|style)\b.*?</\1>", "", render_page(find_page(traces_shown)))
-    return re.findall(r">([^<>]+)<", page)
 
 
 def test_document_holds_the_curves_and_the_peak() -> None:
@@ -179,13 +171,6 @@ def test_a_refused_request_is_followed_by_what_to_do_numbered_and_by_remarks_apa
     for text, to_do in zip(texts, is_to_do, strict=True):
         assert (text in numbered, text in remarks) == (to_do, not to_do)
     assert numbered.startswith("<h3>What to do about it</h3><ol><li>")
-
-
-def test_refused_requests_are_counted_among_all_requests() -> None:
-    builder = TraceBuilder().segment(2 * MiB).alloc("a", 10).alloc("b", 10)
-    assert "never in 2 requests" in " ".join(shown_texts(builder.build()))
-    builder.oom(GiB, free=MiB, total=GiB)
-    assert "1 time in 3 requests" in " ".join(shown_texts(builder.build()))
 
 
 def test_how_the_program_ended_is_said_as_the_summary_says_it() -> None:
@@ -291,14 +276,6 @@ def test_two_traces_are_compared_and_each_can_be_shown() -> None:
         if name == "tr" and "data-mark" in attributes
     ]
     assert [found["sites"][number]["line"] for number in marked] == [41]
-
-
-def test_a_comparison_has_the_figures_of_the_terminal_in_its_order() -> None:
-    before, after = cache_of(10 * MiB, 40), cache_of(40 * MiB, 41)
-    diff = compare_traces(before, after)
-    names = [name for name, _ in device_figures(diff, diff.devices[0])]
-    assert names == ["requested", "allocated", "reserved", "peak of reserved"]
-    assert [text for text in shown_texts(before, after) if text in names][: len(names)] == names
 
 
 def test_ranks_begin_with_a_table_and_the_one_that_reserved_the_most() -> None:

@@ -1,0 +1,33 @@
+"""Figures of the page beside those of the commands: the same, in the same order, out of the same whole."""
+
+from __future__ import annotations
+
+import re
+
+from gpumem.analyses.diff import compare_traces
+from gpumem.analyses.page import find_page
+from gpumem.render.diff_words import device_figures
+from gpumem.render.html.page import render_page
+from gpumem.trace.model import Trace
+from trace_builder import GiB, MiB, TraceBuilder
+
+
+def shown_texts(*traces: Trace) -> list[str]:
+    """The texts of a page, each piece between two tags, in order."""
+    page = re.sub(r"(?s)<(script|style)\b.*?</\1>", "", render_page(find_page(traces)))
+    return re.findall(r">([^<>]+)<", page)
+
+
+def test_refused_requests_are_counted_among_all_requests() -> None:
+    builder = TraceBuilder().segment(2 * MiB).alloc("a", 10).alloc("b", 10)
+    assert "never in 2 requests" in " ".join(shown_texts(builder.build()))
+    builder.oom(GiB, free=MiB, total=GiB)
+    assert "1 time in 3 requests" in " ".join(shown_texts(builder.build()))
+
+
+def test_a_comparison_has_the_figures_of_the_terminal_in_its_order() -> None:
+    before, after = (TraceBuilder(block_bytes_known=True).segment(9 * MiB).alloc("a", n).build() for n in (10, 2000))
+    diff = compare_traces(before, after)
+    names = [name for name, _ in device_figures(diff, diff.devices[0])]
+    assert names == ["requested", "allocated", "reserved", "peak of reserved"]
+    assert [text for text in shown_texts(before, after) if text in names][: len(names)] == names

@@ -293,8 +293,7 @@ def _reading(reading: Reading | None) -> Json:
 
 def _device_timeline(device: DeviceTimeline, timeline: Timeline) -> Json:
     return {
-        "device": device.facts.device,
-        "capacity_bytes": device.facts.capacity_bytes,
+        **_facts(device.facts),
         "points": [_point(point) for point in device.points],
         "marks": [
             {

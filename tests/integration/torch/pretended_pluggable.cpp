@@ -9,7 +9,10 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <stdexcept>
+#include <thread>
+#include <vector>
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -75,13 +78,24 @@ struct EXPORTED CUDAPluggableAllocator {
 
   void* ask(size_t bytes, int device, cudaStream_t stream) {
     void* address = malloc_(bytes, device, stream);
+    const std::lock_guard<std::mutex> lock(mutex_);
     rows_.emplace(address, Row{bytes, device, stream});
     return address;
+  }
+
+  Row take_row(void* address) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto found = rows_.find(address);
+    if (found == rows_.end()) throw std::runtime_error("Trying to free a pointer not allocated here");
+    const Row row = found->second;
+    rows_.erase(found);
+    return row;
   }
 
   Malloc malloc_ = nullptr;
   Free free_ = nullptr;
   Manner manner_ = Manner::kAsPyTorch;
+  std::mutex mutex_;
   std::map<void*, Row> rows_;
 };
 
@@ -109,10 +123,7 @@ void* CUDAPluggableAllocator::raw_alloc_with_stream(size_t bytes, cudaStream_t s
 }
 
 void CUDAPluggableAllocator::raw_delete(void* address) {
-  auto found = rows_.find(address);
-  if (found == rows_.end()) throw std::runtime_error("Trying to free a pointer not allocated here");
-  const Row row = found->second;
-  rows_.erase(found);
+  const Row row = take_row(address);
   free_(address, row.bytes, row.device, row.stream);
 }
 
@@ -139,6 +150,8 @@ void delete_context(void* context) {
 }
 
 }  // namespace torch::cuda::CUDAPluggableAllocator
+
+extern "C" void pretended_current(int device, uint64_t stream_handle);
 
 using torch::cuda::CUDAPluggableAllocator::in_use;
 using torch::cuda::CUDAPluggableAllocator::plugged;
@@ -187,6 +200,30 @@ EXPORTED void* pretended_tensor(size_t bytes, int* device) {
 
 EXPORTED void pretended_end_tensor(void* address) {
   live.erase(address);
+}
+
+// Threads that make tensors from one moment on, on two devices and in both ways, and end one another's.
+EXPORTED void pretended_threads(int thread_count, int tensor_count) {
+  std::mutex mutex;
+  std::vector<c10::DataPtr> made;
+  std::atomic<int> waiting{thread_count};
+  const auto work = [&](int number) {
+    waiting.fetch_sub(1);
+    while (waiting.load() > 0) std::this_thread::yield();
+    for (int i = 0; i < tensor_count; ++i) {
+      pretended_current((number + i) % 2, 0x10 * static_cast<uint64_t>(number));
+      const auto bytes = static_cast<size_t>(512 * (1 + i % 20));
+      c10::DataPtr one = in_use()->allocate(bytes);
+      in_use()->raw_delete(in_use()->raw_alloc(bytes));
+      const std::lock_guard<std::mutex> lock(mutex);
+      made.push_back(std::move(one));
+      std::swap(made[static_cast<size_t>(i) % made.size()], one);
+      if (made.size() > 20) made.pop_back();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int number = 0; number < thread_count; ++number) threads.emplace_back(work, number);
+  for (std::thread& thread : threads) thread.join();
 }
 
 EXPORTED void* pretended_raw_alloc(size_t bytes) {

@@ -39,6 +39,7 @@ end = function("end_tensor", None, ctypes.c_void_p)
 raw_alloc = function("raw_alloc", ctypes.c_void_p, ctypes.c_size_t)
 raw_alloc_with_stream = function("raw_alloc_with_stream", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 raw_delete = function("raw_delete", ctypes.c_bool, ctypes.c_void_p)
+threads = function("threads", None, ctypes.c_int, ctypes.c_int)
 def make_current(device, stream): c10_cuda.pretended_current(device, ctypes.c_uint64(stream))
 def tensor(byte_count):
     device = ctypes.c_int(-2)
@@ -133,6 +134,17 @@ def test_a_block_goes_back_to_the_device_it_is_of_whichever_is_current(libraries
     print(live(0), live(1), rows())
     """
     assert run(libraries, program).splitlines() == ["1 [(0, 6000)] [(128, 4000)]", "[(0, 6000)] [] 0"]
+
+
+def test_threads_that_make_the_first_requests_at_once_agree_on_the_way(libraries: Path) -> None:
+    program = """
+    print(start(0))
+    threads(4, 2000)
+    before = rows()
+    tensor(1000)
+    print(rows() - before, live(0), live(1))
+    """
+    assert run(libraries, program) == "None\n0 [(0, 1000)] []\n"
 
 
 def test_a_forked_child_frees_what_it_inherited_without_a_word(libraries: Path) -> None:

@@ -30,31 +30,33 @@ constexpr PythonLayout kLayout312 = {
     16,  32,                      // bytes_length, _start
 };
 
-// CPython 3.13 begins _PyRuntime with a table of 64-bit words for debuggers; these are the words we read.
-enum DebugWord {
+// From 3.13 on CPython begins _PyRuntime with a table of 64-bit words for debuggers; these are the words we read. The
+// first lie where they do in every version.
+enum RuntimeWord {
   kCookie = 0,
   kVersion = 1,
   kFreeThreaded = 2,
   kRuntimeFinalizing = 4,
   kRuntimeInterpreterHead = 5,
-  kThreadInterpreter = 22,
-  kThreadFrame = 23,
-  kFramePrevious = 29,
-  kFrameCode = 30,
-  kFrameInstruction = 31,
-  kFrameOwner = 33,
-  kCodeFile = 35,
-  kCodeName = 37,
-  kCodeLineTable = 38,
-  kCodeFirstLine = 39,
-  kCodeStart = 43,
-  kBytesLength = 65,
-  kBytesStart = 66,
-  kTextState = 68,
-  kTextLength = 69,
-  kTextAsciiStart = 70,
 };
 constexpr char kDebugCookie[] = "xdebugpy";
+
+// The others come in groups, one for each kind of object: where a group begins is its version's, what follows there is
+// the same in all.
+struct DebugGroups {
+  uint32_t thread;
+  uint32_t frame;
+  uint32_t code;
+  uint32_t bytes;
+  uint32_t text;
+};
+constexpr DebugGroups kGroups313 = {19, 28, 34, 64, 67};
+
+enum ThreadWord { kThreadInterpreter = 3, kThreadFrame = 4 };
+enum FrameWord { kFramePrevious = 1, kFrameCode = 2, kFrameInstruction = 3, kFrameOwner = 5 };
+enum CodeWord { kCodeFile = 1, kCodeName = 3, kCodeLineTable = 4, kCodeFirstLine = 5, kCodeStart = 9 };
+enum BytesWord { kBytesLength = 1, kBytesStart = 2 };
+enum TextWord { kTextState = 1, kTextLength = 2, kTextAsciiStart = 3 };
 
 // What the table leaves out lies at fixed distances from what it names, throughout 3.13.
 constexpr uint32_t kFirstTraceableBeforeStart = 16;
@@ -76,58 +78,64 @@ bool find_symbol(const char* name, Symbol* symbol) {
   return found != nullptr;
 }
 
+unsigned minor_of(unsigned long version) {
+  return static_cast<unsigned>(version >> 16) & 0xff;
+}
+
 gm_status refuse(char* reason, size_t capacity, const char* sentence) {
   std::snprintf(reason, capacity, "%s", sentence);
   return GM_UNSUPPORTED;
 }
 
-PythonLayout read_debug_table(const uint64_t* table) {
-  auto word = [table](DebugWord index) { return static_cast<uint32_t>(table[index]); };
+PythonLayout read_debug_table(const uint64_t* table, const DebugGroups& groups) {
+  auto word = [table](uint32_t group, uint32_t index) { return static_cast<uint32_t>(table[group + index]); };
   PythonLayout layout = {};
-  layout.thread_interpreter = word(kThreadInterpreter);
-  layout.thread_frame = word(kThreadFrame);
+  layout.thread_interpreter = word(groups.thread, kThreadInterpreter);
+  layout.thread_frame = word(groups.thread, kThreadFrame);
   layout.holder_frame = -1;
-  layout.frame_previous = word(kFramePrevious);
-  layout.frame_code = word(kFrameCode);
-  layout.frame_instruction = word(kFrameInstruction);
-  layout.frame_owner = word(kFrameOwner);
-  layout.code_first_line = word(kCodeFirstLine);
-  layout.code_file = word(kCodeFile);
-  layout.code_name = word(kCodeName);
-  layout.code_line_table = word(kCodeLineTable);
-  layout.code_start = word(kCodeStart);
+  layout.frame_previous = word(groups.frame, kFramePrevious);
+  layout.frame_code = word(groups.frame, kFrameCode);
+  layout.frame_instruction = word(groups.frame, kFrameInstruction);
+  layout.frame_owner = word(groups.frame, kFrameOwner);
+  layout.code_first_line = word(groups.code, kCodeFirstLine);
+  layout.code_file = word(groups.code, kCodeFile);
+  layout.code_name = word(groups.code, kCodeName);
+  layout.code_line_table = word(groups.code, kCodeLineTable);
+  layout.code_start = word(groups.code, kCodeStart);
   layout.code_first_traceable = layout.code_start - kFirstTraceableBeforeStart;
   layout.code_version = layout.code_first_line + kVersionAfterFirstLine;
-  layout.text_length = word(kTextLength);
-  layout.text_state = word(kTextState);
-  layout.text_ascii_start = word(kTextAsciiStart);
+  layout.text_length = word(groups.text, kTextLength);
+  layout.text_state = word(groups.text, kTextState);
+  layout.text_ascii_start = word(groups.text, kTextAsciiStart);
   layout.text_compact_start = layout.text_ascii_start + kCompactAfterAscii;
   layout.text_pointer = layout.text_compact_start;
-  layout.bytes_length = word(kBytesLength);
-  layout.bytes_start = word(kBytesStart);
+  layout.bytes_length = word(groups.bytes, kBytesLength);
+  layout.bytes_start = word(groups.bytes, kBytesStart);
   return layout;
 }
 
-gm_status find_layout_by_table(unsigned long version, PythonLayout* layout, char* reason, size_t capacity) {
+gm_status find_layout_by_table(unsigned long version, const DebugGroups& groups, PythonLayout* layout, char* reason,
+                               size_t capacity) {
   const uint64_t* table = nullptr;
   if (!find_symbol("_PyRuntime", &table) || std::memcmp(table, kDebugCookie, sizeof(uint64_t)) != 0 ||
       table[kVersion] != version) {
-    return refuse(reason, capacity, "Stacks are off: this Python 3.13 hides its table of offsets.");
+    std::snprintf(reason, capacity, "Stacks are off: this Python 3.%u hides its table of offsets.", minor_of(version));
+    return GM_UNSUPPORTED;
   }
   if (table[kFreeThreaded] != 0) {
     return refuse(reason, capacity,
                   "Stacks are off: this is a free-threaded Python; run the program with the standard build.");
   }
-  *layout = read_debug_table(table);
+  *layout = read_debug_table(table, groups);
   return GM_OK;
 }
 
 gm_status find_layout(unsigned long version, PythonLayout* layout, char* reason, size_t capacity) {
   const unsigned major = static_cast<unsigned>(version >> 24) & 0xff;
-  const unsigned minor = static_cast<unsigned>(version >> 16) & 0xff;
+  const unsigned minor = minor_of(version);
   const bool is_final_or_candidate = ((version >> 4) & 0xf) >= 0xc;
   if (major == 3 && is_final_or_candidate) {
-    if (minor == 13) return find_layout_by_table(version, layout, reason, capacity);
+    if (minor == 13) return find_layout_by_table(version, kGroups313, layout, reason, capacity);
     if (minor == 11 || minor == 12) {
       *layout = minor == 11 ? kLayout311 : kLayout312;
       return GM_OK;

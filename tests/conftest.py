@@ -14,12 +14,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from interpreters import WALKED, has_interpreter, has_stacks
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 SET_OUTSIDE = (
@@ -27,19 +28,6 @@ SET_OUTSIDE = (
     *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
 )
 """Variables that change what gpumem, or a program that a test starts, does; CUDA_VISIBLE_DEVICES too but for --gpu."""
-
-
-def has_interpreter(version: str) -> bool:
-    """Whether a CPython of this minor version, with numpy for the tests' readers, answers on PATH."""
-    program = shutil.which(f"python{version}")
-    if program is None:
-        return False
-    return subprocess.run([program, "-c", "pass"], capture_output=True).returncode == 0
-
-
-def has_stacks() -> bool:
-    """Whether gpumem walks the stacks of this Python, by its version: a walker that fails is no want of one."""
-    return (3, 11) <= sys.version_info[:2] <= (3, 13) and not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 @functools.cache
@@ -59,9 +47,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     "clang-format": lambda: importlib.util.find_spec("clang_format") is not None,
     "mount": has_mounts,
     "stacks": has_stacks,
-    "python3.11": lambda: has_interpreter("3.11"),
-    "python3.12": lambda: has_interpreter("3.12"),
-    "python3.13": lambda: has_interpreter("3.13"),
+    **{f"python{version}": functools.partial(has_interpreter, version) for version in WALKED},
     "playwright": lambda: importlib.util.find_spec("playwright") is not None,
     "chromium": lambda: any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")),
 }

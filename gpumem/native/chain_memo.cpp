@@ -39,8 +39,8 @@ uint32_t tag_of(uint64_t mark) {
 }
 
 bool is_traceable(const PythonLayout& layout, const char* frame) {
-  if (load<uint8_t>(frame, layout.frame_owner) >= kOwnedByCStack) return true;
-  const char* code = load<const char*>(frame, layout.frame_code);
+  if (load<uint8_t>(frame, layout.frame_owner) >= kFirstHiddenOwner) return true;
+  const char* code = layout.code_of(frame);
   const char* instruction = load<const char*>(frame, layout.frame_instruction);
   const int64_t first_traceable = load<int32_t>(code, layout.code_first_traceable);
   return instruction - (code + layout.code_start) >= first_traceable * int64_t{kCodeUnitBytes};

@@ -14,7 +14,7 @@ namespace {
 constexpr PythonLayout kLayout311 = {
     16,                          // thread_interpreter
     56,  8,                      // thread_frame, holder_frame
-    48,  32,  56,  69,           // frame_previous, _code, _instruction, _owner
+    48,  32,  0,   56,  69,      // frame_previous, _code, _code_tag, _instruction, _owner
     72,  112, 128, 136, 168, 0,  // code_first_line, _file, _name, _line_table, _first_traceable, _version
     184,                         // code_start
     16,  32,  48,  72,  72,      // text_length, _state, _ascii_start, _compact_start, _pointer
@@ -23,7 +23,7 @@ constexpr PythonLayout kLayout311 = {
 constexpr PythonLayout kLayout312 = {
     16,                           // thread_interpreter
     56,  0,                       // thread_frame, holder_frame
-    8,   0,   56,  70,            // frame_previous, _code, _instruction, _owner
+    8,   0,   0,   56,  70,       // frame_previous, _code, _code_tag, _instruction, _owner
     68,  112, 128, 136, 176, 92,  // code_first_line, _file, _name, _line_table, _first_traceable, _version
     192,                          // code_start
     16,  32,  40,  56,  56,       // text_length, _state, _ascii_start, _compact_start, _pointer
@@ -51,6 +51,7 @@ struct DebugGroups {
   uint32_t text;
 };
 constexpr DebugGroups kGroups313 = {19, 28, 34, 64, 67};
+constexpr DebugGroups kGroups314 = {22, 31, 39, 74, 77};
 
 enum ThreadWord { kThreadInterpreter = 3, kThreadFrame = 4 };
 enum FrameWord { kFramePrevious = 1, kFrameCode = 2, kFrameInstruction = 3, kFrameOwner = 5 };
@@ -58,7 +59,7 @@ enum CodeWord { kCodeFile = 1, kCodeName = 3, kCodeLineTable = 4, kCodeFirstLine
 enum BytesWord { kBytesLength = 1, kBytesStart = 2 };
 enum TextWord { kTextState = 1, kTextLength = 2, kTextAsciiStart = 3 };
 
-// What the table leaves out lies at fixed distances from what it names, throughout 3.13.
+// What the table leaves out lies at fixed distances from what it names, in 3.13 and 3.14.
 constexpr uint32_t kFirstTraceableBeforeStart = 16;
 constexpr uint32_t kVersionAfterFirstLine = 24;
 constexpr uint32_t kCompactAfterAscii = 16;
@@ -68,7 +69,8 @@ constexpr uint32_t kInitializedBeforeFinalizing = 8;
 constexpr uint32_t kInitialized312 = 16;
 constexpr uint32_t kInterpreterHead312 = 40;
 
-constexpr uint32_t kObjectType = 8;  // any object: its type, in builds that trace no references
+constexpr uint32_t kReferenceTag = 3;  // from 3.14 on a frame's references say in these bits how they are counted
+constexpr uint32_t kObjectType = 8;    // any object: its type, in builds that trace no references
 
 template <typename Symbol>
 bool find_symbol(const char* name, Symbol* symbol) {
@@ -95,6 +97,7 @@ PythonLayout read_debug_table(const uint64_t* table, const DebugGroups& groups) 
   layout.holder_frame = -1;
   layout.frame_previous = word(groups.frame, kFramePrevious);
   layout.frame_code = word(groups.frame, kFrameCode);
+  layout.frame_code_tag = table[kVersion] >= 0x030e0000 ? kReferenceTag : 0;
   layout.frame_instruction = word(groups.frame, kFrameInstruction);
   layout.frame_owner = word(groups.frame, kFrameOwner);
   layout.code_first_line = word(groups.code, kCodeFirstLine);
@@ -136,12 +139,13 @@ gm_status find_layout(unsigned long version, PythonLayout* layout, char* reason,
   const bool is_final_or_candidate = ((version >> 4) & 0xf) >= 0xc;
   if (major == 3 && is_final_or_candidate) {
     if (minor == 13) return find_layout_by_table(version, kGroups313, layout, reason, capacity);
+    if (minor == 14) return find_layout_by_table(version, kGroups314, layout, reason, capacity);
     if (minor == 11 || minor == 12) {
       *layout = minor == 11 ? kLayout311 : kLayout312;
       return GM_OK;
     }
   }
-  std::snprintf(reason, capacity, "Stacks are off: gpumem walks CPython 3.11 to 3.13, this is %u.%u%s.", major, minor,
+  std::snprintf(reason, capacity, "Stacks are off: gpumem walks CPython 3.11 to 3.14, this is %u.%u%s.", major, minor,
                 is_final_or_candidate ? "" : " before its release");
   return GM_UNSUPPORTED;
 }

@@ -20,13 +20,21 @@ struct FrameLinks {
   uint16_t instruction;  // the instruction under way
 };
 
+template <typename Value>
+inline Value load(const char* object, uint32_t offset) {
+  Value value;
+  std::memcpy(&value, object + offset, sizeof value);
+  return value;
+}
+
 // Offsets in bytes from the start of the object named first.
 struct PythonLayout {
   uint32_t thread_interpreter;    // thread state: its interpreter
   uint32_t thread_frame;          // thread state: the current frame, or where it is held (see holder_frame)
   int32_t holder_frame;           // 3.11, 3.12: the holder's current frame; -1: thread_frame is the frame itself
   uint32_t frame_previous;        // frame: the caller's
-  uint32_t frame_code;            // frame: its code object
+  uint32_t frame_code;            // frame: its code object, see code_of
+  uint32_t frame_code_tag;        // of that word: bits that are no address's
   uint32_t frame_instruction;     // frame: the instruction under way
   uint32_t frame_owner;           // frame: one byte, see FrameOwner
   uint32_t code_first_line;       // code object: int
@@ -44,12 +52,16 @@ struct PythonLayout {
   uint32_t bytes_length;          // bytes: length; its hash follows
   uint32_t bytes_start;           // bytes: the bytes
 
+  const char* code_of(const char* frame) const {
+    return reinterpret_cast<const char*>(load<uintptr_t>(frame, frame_code) & ~uintptr_t{frame_code_tag});
+  }
   // Frames are short.
   FrameLinks links() const { return {static_cast<uint16_t>(frame_previous), static_cast<uint16_t>(frame_instruction)}; }
 };
 
-// Who holds a frame, as CPython numbers it.
-enum FrameOwner : uint8_t { kOwnedByThread = 0, kOwnedByGenerator = 1, kOwnedByFrameObject = 2, kOwnedByCStack = 3 };
+// Who holds a frame, as CPython numbers it. From kFirstHiddenOwner on that is the C stack or the interpreter, and the
+// frame stands between those of Python code and runs none.
+enum FrameOwner : uint8_t { kOwnedByThread = 0, kOwnedByGenerator = 1, kOwnedByFrameObject = 2, kFirstHiddenOwner = 3 };
 
 constexpr uint32_t kCodeUnitBytes = 2;
 
@@ -82,13 +94,6 @@ PythonAnswers find_answers(const Python& python);
 
 // Whether a code object of this process holds what the layout says, as far as CPython's own answers show.
 bool is_code_as_laid_out(const PythonLayout& layout, const char* code);
-
-template <typename Value>
-inline Value load(const char* object, uint32_t offset) {
-  Value value;
-  std::memcpy(&value, object + offset, sizeof value);
-  return value;
-}
 
 // The bytes of a bytes object, or of a str as it lies in memory.
 struct RawBytes {

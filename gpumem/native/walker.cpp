@@ -145,8 +145,8 @@ uint32_t visit_frames(const char* frame, Visit visit) {
   for (uint32_t seen = 0; frame != nullptr && depth < kStackDepthMax && seen < kFramesMax;
        ++seen, frame = load<const char*>(frame, g_layout.frame_previous)) {
     const uint8_t owner = load<uint8_t>(frame, g_layout.frame_owner);
-    if (owner >= kOwnedByCStack) continue;
-    const char* code = load<const char*>(frame, g_layout.frame_code);
+    if (owner >= kFirstHiddenOwner) continue;
+    const char* code = g_layout.code_of(frame);
     const char* instruction = load<const char*>(frame, g_layout.frame_instruction);
     const int64_t offset = instruction - (code + g_layout.code_start);
     // A frame still being set up: its locals are not there yet. Generators are set up before they can run.

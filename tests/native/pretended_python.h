@@ -1,4 +1,5 @@
-// A pretended CPython 3.12 in this process: the symbols the walker looks up, and objects laid out as it expects.
+// A pretended CPython in this process: the symbols the walker looks up, and objects laid out as it expects. 3.12,
+// unless the program defines PRETENDED_VERSION before.
 //
 // A test program includes this, exports its symbols and so decides what the walker finds: versions that do not exist
 // here, frames that no real program could hold still.
@@ -14,13 +15,16 @@
 #include <vector>
 
 #define PRETENDED __attribute__((visibility("default")))
+#ifndef PRETENDED_VERSION
+#define PRETENDED_VERSION 0x030c01f0
+#endif
 
 using Object = std::vector<char>;
 
-// 3.12's first words; 3.13's table for debuggers.
+// 3.12's first words; or the table for debuggers of later ones, which says where behind it they are.
 union Runtime {
   struct {
-    uint64_t unknown[2];
+    uint64_t unknown[PRETENDED_VERSION < 0x030d0000 ? 2 : 124];
     int initialized;
     uint64_t unknown_too[2];
     const char* interpreter_head;
@@ -29,7 +33,7 @@ union Runtime {
 };
 
 extern "C" {
-PRETENDED unsigned long Py_Version = 0x030c01f0;
+PRETENDED unsigned long Py_Version = PRETENDED_VERSION;
 PRETENDED Runtime _PyRuntime = {};
 PRETENDED char PyCode_Type[8] = {};
 PRETENDED char PyUnicode_Type[8] = {};

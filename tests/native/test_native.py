@@ -23,6 +23,8 @@ PROGRAMS = [
     "test_limits",
     "test_walker",
     "test_walker_chains",
+    "test_walker_313",
+    "test_walker_314",
     "test_tick_clock",
     "test_thread_value",
     "test_live_allocator",

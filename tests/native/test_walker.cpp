@@ -22,28 +22,32 @@ std::string start_refused() {
 }
 
 void test_unknown_versions_are_refused_with_a_sentence() {
-  const std::string known = "Stacks are off: gpumem walks CPython 3.11 to 3.13, this is ";
+  const std::string known = "Stacks are off: gpumem walks CPython 3.11 to 3.14, this is ";
   Py_Version = 0x030a0df0;
   EXPECT_EQUAL(start_refused(), known + "3.10.");
-  Py_Version = 0x030e00f0;
-  EXPECT_EQUAL(start_refused(), known + "3.14.");
+  Py_Version = 0x031300f0;
+  EXPECT_EQUAL(start_refused(), known + "3.19.");
   Py_Version = 0x040c00f0;
   EXPECT_EQUAL(start_refused(), known + "4.12.");
   Py_Version = 0x030c00b2;
   EXPECT_EQUAL(start_refused(), known + "3.12 before its release.");
 }
 
-void test_a_313_without_its_table_or_lock_is_refused() {
-  Py_Version = 0x030d00f0;
-  const std::string hidden = "Stacks are off: this Python 3.13 hides its table of offsets.";
-  EXPECT_EQUAL(start_refused(), hidden);
-  std::memcpy(_PyRuntime.words, "xdebugpy", 8);
-  _PyRuntime.words[1] = 0x030d01f0;
-  EXPECT_EQUAL(start_refused(), hidden);
-  _PyRuntime.words[1] = Py_Version;
-  _PyRuntime.words[2] = 1;
-  EXPECT_EQUAL(start_refused(),
-               "Stacks are off: this is a free-threaded Python; run the program with the standard build.");
+void test_a_python_without_its_table_or_lock_is_refused() {
+  for (const unsigned long version : {0x030d00f0, 0x030e00f0}) {
+    _PyRuntime.words[0] = 0;
+    Py_Version = version;
+    const std::string hidden =
+        "Stacks are off: this Python 3." + std::to_string(version >> 16 & 0xff) + " hides its table of offsets.";
+    EXPECT_EQUAL(start_refused(), hidden);
+    std::memcpy(_PyRuntime.words, "xdebugpy", 8);
+    _PyRuntime.words[1] = version + 0x100;
+    EXPECT_EQUAL(start_refused(), hidden);
+    _PyRuntime.words[1] = version;
+    _PyRuntime.words[2] = 1;
+    EXPECT_EQUAL(start_refused(),
+                 "Stacks are off: this is a free-threaded Python; run the program with the standard build.");
+  }
 }
 
 void test_objects_laid_out_otherwise_are_refused() {
@@ -237,7 +241,7 @@ void test_stopped_is_for_good() {
 
 int main(int, char** arguments) {
   run_case("unknown versions", test_unknown_versions_are_refused_with_a_sentence);
-  run_case("3.13 without table or lock", test_a_313_without_its_table_or_lock_is_refused);
+  run_case("without table or lock", test_a_python_without_its_table_or_lock_is_refused);
   run_case("other layouts", test_objects_laid_out_otherwise_are_refused);
   run_case("frames left out", test_frames_without_meaning_are_left_out);
   run_case("1024 frames", test_the_innermost_1024_frames_are_kept);

@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 
 from gpumem import abi
+from interpreters import WALKED
 from waits import SECONDS_AT_MOST
 
 FOLDER = Path(__file__).parent
 THIS = "this interpreter"
 INTERPRETERS = [
     pytest.param(THIS, marks=pytest.mark.needs("stacks")),
-    *(pytest.param(version, marks=pytest.mark.needs(f"python{version}")) for version in ("3.11", "3.12", "3.13")),
+    *(pytest.param(version, marks=pytest.mark.needs(f"python{version}")) for version in WALKED),
 ]
 CHAINS_MIN = {
     "plain_functions": 100,

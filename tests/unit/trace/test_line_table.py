@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpumem.trace.line_table import NO_LINE, LineTable, find_line
+from interpreters import WALKED
 
 CHECK = Path(__file__).with_name("line_table_check.py")
 
@@ -21,7 +22,7 @@ def entry(form: int, units: int, rest: bytes = b"") -> bytes:
 
 @pytest.mark.parametrize(
     "version",
-    [pytest.param(version, marks=pytest.mark.needs(f"python{version}")) for version in ("3.11", "3.12", "3.13")],
+    [pytest.param(version, marks=pytest.mark.needs(f"python{version}")) for version in WALKED],
 )
 def test_every_instruction_has_the_line_the_interpreter_gives_it(version: str) -> None:
     program = shutil.which(f"python{version}")

@@ -102,12 +102,12 @@ const PoolId* LiveAllocator::find_captured_pool(uint64_t stream) const {
   return nullptr;
 }
 
-Outcome LiveAllocator::free(uint64_t address) {
-  return change(Outcome::kOk, [&] { return policy_.free(address); });
+Outcome LiveAllocator::free(uint64_t address, Outcome otherwise) {
+  return change(otherwise, [&] { return policy_.free(address); });
 }
 
-Outcome LiveAllocator::record_stream(uint64_t address, uint64_t stream) {
-  return change(Outcome::kOk, [&] { return policy_.record_stream(address, stream); });
+Outcome LiveAllocator::record_stream(uint64_t address, uint64_t stream, Outcome otherwise) {
+  return change(otherwise, [&] { return policy_.record_stream(address, stream); });
 }
 
 Outcome LiveAllocator::empty_cache() {

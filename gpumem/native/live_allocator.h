@@ -4,7 +4,6 @@
 // Python, PyTorch's types, statuses of the C interface.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -60,8 +59,9 @@ class LiveAllocator : private EventSink {
   ~LiveAllocator() override;
 
   [[gnu::hot]] Outcome allocate(uint64_t bytes, uint64_t stream, Allocation* allocation);
-  [[gnu::hot]] Outcome free(uint64_t address);
-  Outcome record_stream(uint64_t address, uint64_t stream);
+  // `otherwise` is what one that serves no more says of any block, its own or not.
+  [[gnu::hot]] Outcome free(uint64_t address, Outcome otherwise = Outcome::kOk);
+  Outcome record_stream(uint64_t address, uint64_t stream, Outcome otherwise = Outcome::kOk);
   Outcome empty_cache();
 
   // A graph being captured: requests of streams that `accepts` go to its pool from now on.
@@ -87,8 +87,6 @@ class LiveAllocator : private EventSink {
   // True in a process forked from the one that made it: CUDA does not live on there, and the lock may be held for good.
   // Such an allocator takes blocks back without a word and serves nothing, figures neither; it must not be destroyed.
   bool is_inherited() const;
-  // False: it answers kOk to whatever is to be freed, its own block or not.
-  bool is_serving() const { return !is_inherited() && !is_broken_.load(std::memory_order_relaxed); }
 
   // Counts now and as they were when accumulated counts were last reset.
   void take_statistics(LiveStatistics* now, LiveStatistics* base, IdleMeasure* idle, uint64_t* max_split_bytes);
@@ -123,7 +121,7 @@ class LiveAllocator : private EventSink {
   const PoolId* find_captured_pool(uint64_t stream) const;
 
   std::mutex mutex_;
-  std::atomic<bool> is_broken_{false};  // a change of the heap was left half made, for want of the process's memory
+  bool is_broken_ = false;  // a change of the heap was left half made: the process had no memory for the rest
   std::unique_ptr<Device> device_;
   CudaDevice* cuda_ = nullptr;            // device_, if it is one
   SimulatedDevice* simulated_ = nullptr;  // device_, if it is one

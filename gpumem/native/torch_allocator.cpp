@@ -155,19 +155,22 @@ gpumem::PoolId pool_of(const TorchPool& pool) {
   return gpumem::PoolId{pool.first, pool.second};
 }
 
-// Asks the allocators for a block in turn; false: none knows it. One that serves no more says yes to any, so that the
-// next ones are asked as well.
+constexpr Outcome kServesNoMore = Outcome::kDeviceFailed;
+
+// Asks the allocators in turn who has a block; false: nobody. It may be one that serves no more and cannot tell, but
+// the others are asked as well.
 template <typename Ask>
-bool is_known(Ask ask) {
-  bool is_known_yet = false;
+bool has_owner(Ask ask) {
+  bool may_have_one = false;
   size_t end = g_devices_end.load(std::memory_order_acquire);
   for (size_t device = 0; device < end; ++device) {
     LiveAllocator* allocator = g_allocators[device].load(std::memory_order_acquire);
-    if (!allocator || ask(*allocator) == Outcome::kNotLive) continue;
-    if (allocator->is_serving()) return true;
-    is_known_yet = true;
+    if (!allocator) continue;
+    Outcome outcome = ask(*allocator);
+    if (outcome == Outcome::kOk) return true;
+    if (outcome != Outcome::kNotLive) may_have_one = true;
   }
-  return is_known_yet;
+  return may_have_one;
 }
 
 template <typename Body>
@@ -239,8 +242,8 @@ void* serve(size_t bytes, int device, void* stream) {
 // One inherited by a forked child takes every block back without a word.
 bool take_back(void* address) {
   if (!address) return true;
-  return is_known([address](LiveAllocator& allocator) {
-    return guarded_value(Outcome::kDeviceFailed, [&] { return allocator.free(reinterpret_cast<uintptr_t>(address)); });
+  return has_owner([block = reinterpret_cast<uintptr_t>(address)](LiveAllocator& allocator) {
+    return guarded_value(kServesNoMore, [&] { return allocator.free(block, kServesNoMore); });
   });
 }
 
@@ -268,8 +271,8 @@ extern "C" {
 // PyTorch does not say which device the block is on: whoever handed it out knows it.
 GM_API void gm_torch_record_stream(void* address, void* stream) {
   if (!address) return;
-  is_known([=](LiveAllocator& allocator) {
-    return allocator.record_stream(reinterpret_cast<uintptr_t>(address), handle_of(stream));
+  has_owner([=](LiveAllocator& allocator) {
+    return allocator.record_stream(reinterpret_cast<uintptr_t>(address), handle_of(stream), kServesNoMore);
   });
 }
 

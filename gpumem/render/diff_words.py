@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from gpumem.analyses.diff_findings import BeforeAfter, Change, ComparedSide, DeviceDiff, GroupDiff, Held, TraceDiff
 from gpumem.analyses.diff_headline import Figure, Headline, HeadlineKind, figure_of, find_headline, is_unrecorded
 from gpumem.heap.instants import Instant
-from gpumem.render.text import printable
+from gpumem.render.text import place, printable
 from gpumem.trace.model import Frame
 from gpumem.trace.moments import Peak, format_moment
 from gpumem.units import (
@@ -72,7 +72,7 @@ def short_place(group: GroupDiff) -> str:
 
 def place_text(frame: Frame) -> str:
     """`train.py:41 build_cache`, without folders."""
-    return f"{file_name(frame)}:{frame.line} {printable(frame.function)}"
+    return f"{place(file_name(frame), frame.line)} {printable(frame.function)}".lstrip()
 
 
 def file_name(frame: Frame) -> str:

@@ -13,6 +13,8 @@ from gpumem.units import format_count, format_duration
 
 FIGURE_AND_UNIT = re.compile(r"(\d[\d.,]*) ([KMGT]iB|B|s|ms|us|ns|min|%)(?!\w)")
 """A figure in a sentence, which no line break may part from its unit."""
+NAME_AND_NUMBER = re.compile(r"\b(device|event|step|line|rank|GPU) (?=\d)")
+"""What a number in a sentence counts, which no line break of a terminal parts from it."""
 
 
 def printable(text: str) -> str:
@@ -22,6 +24,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def place(file: str, line: int) -> str:
+    """Where a line of code is, as far as that is known: C++ of installed libraries often has no file or no line."""
+    return "" if file in ("", "??") else f"{file}:{line}" if line else file
 
 
 def device_phrase(name: str | None, device: int) -> str:

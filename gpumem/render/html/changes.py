@@ -11,7 +11,8 @@ from gpumem.analyses.diff_findings import BeforeAfter, Change, DeviceDiff, Group
 from gpumem.analyses.diff_settings import SettingDiff
 from gpumem.analyses.page import DIFF_GROUPS_LISTED, PageFindings
 from gpumem.render.diff_words import counts_text, device_figures, headline_sentence, own_moments_text, side_text
-from gpumem.render.html.markup import NOTHING, Html, foreign, place, sentence, shortened, tag
+from gpumem.render.html.markup import NOTHING, Html, foreign, sentence, shortened, tag
+from gpumem.render.text import place
 from gpumem.units import counted, format_bytes, format_bytes_delta, format_share
 
 SENTENCE_CHARACTERS_MAX = 600

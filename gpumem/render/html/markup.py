@@ -52,11 +52,6 @@ def foreign_line(text: str) -> str:
     return shortened(printable(text), LINE_CHARACTERS_MAX)
 
 
-def place(file: str, line: int) -> str:
-    """Where a line of code is, as far as that is known: C++ of installed libraries often has no file or no line."""
-    return "" if file in ("", "??") else f"{file}:{line}" if line else file
-
-
 def short_name(text: str) -> str:
     """A name from a trace inside a sentence."""
     return shortened(printable(text), NAME_CHARACTERS_MAX)

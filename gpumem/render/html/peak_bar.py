@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from gpumem.analyses.holdings import Holding
 from gpumem.analyses.page import PageFindings, PageView
 from gpumem.analyses.page_sites import PageSites
-from gpumem.render.html.markup import NOTHING, Html, foreign, place, tag
+from gpumem.render.html.markup import NOTHING, Html, foreign, tag
 from gpumem.render.html.verdict import site_name
+from gpumem.render.text import place
 from gpumem.trace.model import Frame
 from gpumem.units import counted, format_bytes, format_share
 

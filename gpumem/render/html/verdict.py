@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from gpumem.analyses.oom_facts import OomVerdict
 from gpumem.analyses.summary import DeviceSummary
-from gpumem.render.html.markup import place, short_name
+from gpumem.render.html.markup import short_name
 from gpumem.render.oom_advice import finding_command, finding_text, is_advice
 from gpumem.render.oom_words import verdict_text
 from gpumem.render.summary_words import is_bound_by_limit, most, others_clause, unrecorded_sentence
-from gpumem.render.text import device_phrase
+from gpumem.render.text import device_phrase, place
 from gpumem.trace.model import Frame
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import Basis

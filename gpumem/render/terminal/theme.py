@@ -22,7 +22,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from gpumem.render.text import FIGURE_AND_UNIT
+from gpumem.render.text import FIGURE_AND_UNIT, NAME_AND_NUMBER, place
 from gpumem.render.text import printable as printable
 from gpumem.trace.model import Frame
 from gpumem.units import counted
@@ -199,12 +199,14 @@ _PARAMETERS = re.compile(r"(?<=\w)\(.*\Z", re.DOTALL)
 def site_text(file: str, line: int, function: str, width: int, ellipsis: str) -> str:
     """`file:line function` in `width` cells: folders go first, then the function's middle, the number never.
 
-    A C++ function stands without its parameters.
+    A C++ function stands without its parameters, and alone where its file is not known.
     """
-    number = f":{line}"
+    number = f":{line}" if line else ""
     if "::" in function:
         function = _PARAMETERS.sub("", function)
     shown_file, shown_function = printable(file), printable(function)
+    if not place(file, line):
+        return shorten(shown_function, width, ellipsis)
     room = max(12, width - len(number) - 1)
     name_only = cell_len(shorten_path(shown_file, cell_len(shown_file.rsplit("/", 1)[-1]) + 2, ellipsis))
     function_room = max(room - name_only, room // 3)
@@ -213,13 +215,14 @@ def site_text(file: str, line: int, function: str, width: int, ellipsis: str) ->
 
 
 def wrap(text: str, page: Page, *, room: int | None = None, indent: str = "") -> list[str]:
-    """`text` broken at blanks into lines of at most `room` cells, by default the page's; a figure keeps its unit, and a
-    word that is wider than a line is cut, a path from the left.
+    """`text` broken at blanks into lines of at most `room` cells, by default the page's; a figure keeps its unit and
+    what it counts, and a word that is wider than a line is cut, a path from the left.
     """
     width = page.width if room is None else room
     lines: list[str] = []
     current = ""
-    for word in FIGURE_AND_UNIT.sub("\\1\u00a0\\2", text).split(" "):
+    bound = NAME_AND_NUMBER.sub("\\1\u00a0", FIGURE_AND_UNIT.sub("\\1\u00a0\\2", text))
+    for word in bound.split(" "):
         shown = _cut_word(word, width - cell_len(indent), page.glyphs.ellipsis)
         longer = f"{current} {shown}" if current else (indent if lines else "") + shown
         if current and cell_len(longer) > width:

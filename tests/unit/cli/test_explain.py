@@ -164,7 +164,7 @@ def test_device_beside_the_pid_of_a_process_that_is_not_recorded_is_nvml_s(
     )
     proc.add(10, parent=5)
     proc.add(11, parent=5)
-    assert "holds 50.00 MiB of device 0, 70.00 MiB of device" in gpumem(capsys, "--pid", "10")[1]
+    assert "holds 50.00 MiB of device 0, 70.00 MiB of\ndevice 1, driver" in gpumem(capsys, "--pid", "10")[1]
     code, text, err = gpumem(capsys, "--pid", "10", "--device", "1")
     assert (code, err) == (0, "")
     assert text.startswith("Process 10 (python3 train.py) holds 70.00 MiB of device 1")

@@ -36,7 +36,8 @@ def test_pinned_segments_that_are_not_listed_are_summed() -> None:
 
 def test_function_of_cpp_stands_without_its_parameters() -> None:
     function = "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)"
-    assert site_text("??", 0, function, 80, "…") == "??:0 torch::autograd::generated::AddmmBackward0::apply"
+    assert site_text("??", 0, function, 80, "…") == "torch::autograd::generated::AddmmBackward0::apply"
+    assert site_text("Blas.cpp", 0, "at::gemm(int)", 80, "…") == "Blas.cpp at::gemm"
     assert site_text("a.cpp", 3, "at::(anonymous namespace)::f(int)", 80, "…") == "a.cpp:3 at::(anonymous namespace)::f"
 
 

@@ -13,7 +13,7 @@ from gpumem.render.html.markup import NOTHING, Html, foreign, tag
 from gpumem.render.html.overview import view_label
 from gpumem.render.html.verdict import device_label
 from gpumem.render.summary_words import most
-from gpumem.units import counted, format_bytes, format_share
+from gpumem.units import counted, format_bytes, format_count, format_share
 from gpumem.vocabulary import Basis
 
 HEAD = ("Process", "Device", "Held at most", "Reserved at most", "Of the card", "Out of memory")
@@ -45,10 +45,12 @@ def _first(page: PageFindings) -> str:
     reserved = most(first.summary.reserved_bytes)
     capacity = first.summary.facts.capacity_bytes
     share = f", {format_share(reserved, capacity)} of its card" if capacity else ""
-    return (
-        f"{view_label(page, first)} reserved the most: {format_bytes(reserved)}{share}. It is shown below; pick "
-        "another here."
-    )
+    label = view_label(page, first)
+    alike = sum(most(view.summary.reserved_bytes) == reserved for view in page.views)
+    if alike > 1:
+        most_of = f"{format_count(alike)} of {format_count(len(page.views))} reserved the most"
+        return f"{most_of}, {format_bytes(reserved)} each: {label}{share}, is shown below; pick another here."
+    return f"{label} reserved the most: {format_bytes(reserved)}{share}. It is shown below; pick another here."
 
 
 def _row(summary: TraceSummary, device: DeviceSummary, view: int | None) -> Html:

@@ -31,3 +31,10 @@ def test_a_comparison_has_the_figures_of_the_terminal_in_its_order() -> None:
     names = [name for name, _ in device_figures(diff, diff.devices[0])]
     assert names == ["requested", "allocated", "reserved", "peak of reserved"]
     assert [text for text in shown_texts(before, after) if text in names][: len(names)] == names
+
+
+def test_no_single_device_is_said_to_have_reserved_the_most_where_several_did() -> None:
+    traces = [TraceBuilder(rank=rank).segment(20 * MiB).alloc("a", MiB).build() for rank in (0, 1)]
+    texts = shown_texts(*traces, TraceBuilder(rank=2).segment(2 * MiB).build())
+    (said,) = [text for text in texts if "the most" in text]
+    assert said.startswith("2 of 3 reserved the most, 20.00 MiB each: rank 0, train.4711.gpumem, device 0, ")

@@ -1,5 +1,5 @@
 "use strict";
-/* Memory over time: curves or bytes by site, along time or events, with marks and driver events in rows below. */
+/* Memory over time: curves or bytes by site, along time or events, with marks and segment events in rows below. */
 
 const { momentOf, withLast, line, legendEntry, withAlpha, alpha, highest, byteTicks, lastNotAfter, nearest } = GM.curveParts;
 const SITES_STACKED = 9;
@@ -212,7 +212,7 @@ class Curves {
       const { kind, bytes, site, event, time_ns } = this.driver;
       const symbols = kind.map((name) => (name.endsWith("alloc") || name.endsWith("_map") ? "triangle-up" : "triangle-down-open"));
       const word = { segment_alloc: "segment obtained", segment_free: "segment given back", segment_map: "segment grew", segment_unmap: "segment shrank" };
-      add("driver", { event, time_ns }, symbols, "reserved", (at) => `${word[kind[at]]}: ${GM.bytes(bytes[at])}, ${GM.siteText(site[at])}`);
+      add("segments", { event, time_ns }, symbols, "reserved", (at) => `${word[kind[at]]}: ${GM.bytes(bytes[at])}, ${GM.siteText(site[at])}`);
     }
     const ooms = this.view.ooms;
     add("oom", group(ooms), "x", "error", (at) => `out of memory: asked ${GM.bytes(ooms[at].requested_bytes)} with ${GM.bytes(ooms[at].free_bytes)} free on the card, ${GM.siteText(ooms[at].site)}`);
@@ -300,7 +300,7 @@ class Curves {
     const few = this.curves && this.curves.event.length - 1 >= this.curves.device_events;
     const drawn = !this.curves ? "" : few ? "Every event is drawn." : `${GM.count(this.curves.event.length)} of ${GM.counted(this.curves.device_events, "event")} are drawn; every peak is among them.`;
     const before = this.range && this.range[0] > 0 && this.range[0] === this.beginning()?.[0] ? ` The quiet first ${GM.duration(this.view.beginning_ns)} are left out${GM.isPrinting() ? "" : ": pull the slider below the picture to see them"}.` : "";
-    const driver = this.view.driver_event_count > (this.driver?.event.length ?? 0) ? ` The ${GM.count(this.driver.event.length)} largest of ${GM.counted(this.view.driver_event_count, "driver event")} are shown.` : "";
+    const driver = this.view.driver_event_count > (this.driver?.event.length ?? 0) ? ` The ${GM.count(this.driver.event.length)} largest of ${GM.counted(this.view.driver_event_count, "segment event")} are shown.` : "";
     GM.say(this.note, `${drawn}${before}${driver}${above.length ? ` Above the picture: ${above.join("; ")}.` : ""}`);
     return { range: [0, 1.04 * top], ...byteTicks(top) };
   }

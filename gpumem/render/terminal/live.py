@@ -85,7 +85,7 @@ def _device_lines(device: LiveDevice, page: Page) -> Iterator[Text | str]:
     ]
     said = [f"{word} {'not available' if isinstance(one, Unavailable) else format_bytes(one)}" for word, one in parts]
     if device.unlisted_bytes is not None:
-        said.append(f"of no process {format_bytes(device.unlisted_bytes)}")
+        said[0] += f" ({format_bytes(device.unlisted_bytes)} of no process)"
     for line in theme.wrap(f"device {now.device.number}: {name}: {', '.join(said)}", page, indent="  "):
         yield Text(line)
     if isinstance(now.listed, Unavailable):

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from explained_traces import lay
-from gpumem.machine.holders import MachineNow, read_machine
-from gpumem.nvml import Nvml, Unavailable, open_nvml
+from gpumem.nvml import Unavailable
 from gpumem.trace.file import write_trace
 from gpumem_cli.main import run_command_line
 from journal_maker import JournalMaker
-from nvml_stand_in import MIB, ListedProcess, StandInDevice, StandInNvml, split_device
+from nvml_stand_in import MIB, ListedProcess, StandInDevice, split_device
+from pretended_machine import pretend_machine
 from pretended_proc import PretendedProc
 from trace_builder import TraceBuilder
 
@@ -23,20 +23,6 @@ from trace_builder import TraceBuilder
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendedProc:
     """A machine with process 10 on its one device, in place of this one."""
     return pretend_machine(tmp_path, monkeypatch, StandInDevice(compute=[ListedProcess(10, 50 * MIB)]))
-
-
-def pretend_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *devices: StandInDevice) -> PretendedProc:
-    (tmp_path / "proc").mkdir()
-    proc = PretendedProc(tmp_path / "proc")
-    nvml = open_nvml(StandInNvml(*devices))
-    assert isinstance(nvml, Nvml)
-
-    def read_pretended(_: Nvml) -> MachineNow | Unavailable:
-        return read_machine(nvml, proc.root)
-
-    monkeypatch.setattr("gpumem.nvml.open_nvml", lambda: nvml)
-    monkeypatch.setattr("gpumem.machine.holders.read_machine", read_pretended)
-    return proc
 
 
 def gpumem(capture: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -1,5 +1,5 @@
-"""--json of every command on every recording in sample_traces/: each key stands where docs/json.md says, and its value
-has the type that its name promises.
+"""--json of every command on the samples and on snapshots of PyTorch's: each key stands where docs/json.md says, and
+its value has the type that its name promises.
 """
 
 from __future__ import annotations
@@ -16,11 +16,17 @@ import pytest
 
 from gpumem.analyses.holdings import GroupBy
 from gpumem_cli.main import run_command_line
+from nvml_stand_in import MIB, ListedProcess, StandInDevice
 from oom_messages import ERROR
+from pretended_machine import pretend_machine
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = ROOT / "sample_traces"
-NAMES = sorted(path.name for path in SAMPLES.glob("*.gpumem"))
+RECORDED = ROOT / "tests" / "recordings"
+PATHS = [
+    *sorted(SAMPLES.glob("*.gpumem")),
+    *(RECORDED / f"{name}.pickle.xz" for name in ("trunc", "oom_at", "mempools", "cppstacks")),
+]
 BEGINNING, *SECTIONS = re.split(r"^## ", (ROOT / "docs" / "json.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
 DEVICE = {"device", "uuid", "nvml_index", "name", "capacity_bytes", "memory_limit_bytes"}
 """What a device is wherever a document says no more of it."""
@@ -32,7 +38,7 @@ FREE = {"versions", "unavailable", "by_category"}
 OF_ONE = [
     ["summary"],
     *(["summary", "--by", by.value] for by in GroupBy),
-    ["summary", "--from", "1s", "--to", "end"],
+    ["summary", "--from", "event:3", "--to", "end"],
     ["timeline"],
     ["snapshot", "--at", "peak"],
     ["explain"],
@@ -93,12 +99,12 @@ def check_document(text: str) -> None:
                 assert list(frame) == ["file", "line", "function"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 @pytest.mark.parametrize("words", OF_ONE, ids=" ".join)
-def test_keys_of_a_sample_are_documented_in_their_section(
-    name: str, words: list[str], capsys: pytest.CaptureFixture[str]
+def test_keys_of_a_recording_are_documented_in_their_section(
+    path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_command_line([words[0], str(SAMPLES / name), *words[1:], "--json"]) == 0
+    assert run_command_line([words[0], str(path), *words[1:], "--json"]) == 0
     check_document(capsys.readouterr().out)
 
 
@@ -115,3 +121,14 @@ def test_keys_of_several_samples_are_documented_in_their_section(
 def test_keys_of_the_demo_are_documented_in_their_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["demo", "--json", "-o", str(tmp_path / "demo.gpumem")]) == 0
     check_document(capsys.readouterr().out)
+
+
+def test_keys_of_the_machine_now_are_documented_in_their_section(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = StandInDevice(compute=[ListedProcess(10, 50 * MIB), ListedProcess(11, 2 * MIB)])
+    proc = pretend_machine(tmp_path, monkeypatch, device)
+    proc.add(10, parent=5)
+    for words in ([], ["--pid", "10"]):
+        assert run_command_line(["explain", *words, "--json"]) == 0
+        check_document(capsys.readouterr().out)

@@ -233,6 +233,10 @@ int cudaGetDriverEntryPoint(const char* name, void** function, unsigned long lon
 int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long, int* result) {
   return say_function(name, function, result);
 }
+// NVML's: it lists nobody.
+int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, void*) {
+  return say(count, 0u);
+}
 void** __cudaRegisterFatBinary(void*) {
   static void* handle[4];
   return handle;

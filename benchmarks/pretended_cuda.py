@@ -1,10 +1,10 @@
 """Lets a CUDA build of torch allocate and free without a GPU: what its program then costs is the host's part alone.
 
 The installed runtime's symbols are all defined again, the few that matter in pretended_cuda.cpp, the others as stubs
-that return 0; the driver is the tests' one. NVIDIA's other libraries are left as they are; those that are not installed
-are stubs of what torch wants of them, so that `pip install --no-deps torch` is enough. All go before the real ones by
-LD_PRELOAD, so that nothing installed is touched. Tensors have addresses and no content: torch.empty works, whatever
-starts a kernel does nothing or fails.
+that return 0; the driver is the tests' one; NVML is there and knows nothing. NVIDIA's other libraries are left as
+they are; those that are not installed are stubs of what torch wants of them, so that `pip install --no-deps torch` is
+enough. All go before the real ones by LD_PRELOAD, so that nothing installed is touched. Tensors have addresses and no
+content: torch.empty works, whatever starts a kernel does nothing or fails.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("pretended_cuda.cpp")
@@ -20,7 +20,12 @@ DRIVER = "libcuda.so.1"
 DRIVER_SOURCE = Path(__file__).parents[1] / "tests" / "native" / "pretended_driver.cpp"
 NVIDIAS = re.compile(r"lib(cu|nv|nccl)\w*\.so\.\d+")
 RUNTIMES = re.compile(r"libcudart\.so\.\d+")
-DRIVER_FUNCTIONS = re.compile(rb"\0(cu[A-Z][A-Za-z0-9]+(?:_v[0-9])?)(?=\0)")
+DRIVER_FUNCTIONS = rb"cu[A-Z][A-Za-z0-9]+(?:_v[0-9])?"
+NVML = "libnvidia-ml.so.1"
+NVML_FUNCTIONS = rb"nvml[A-Z][A-Za-z0-9]+(?:_v[0-9])?"
+NVML_SERVED = ("nvmlInit_v2", "nvmlDeviceGetHandleByPciBusId_v2")
+"""What torch does not take a failure of."""
+NVML_ERROR_NOT_SUPPORTED = 3
 
 
 def build_pretended_cuda(folder: Path, torch: Path) -> dict[str, str]:
@@ -33,15 +38,19 @@ def build_pretended_cuda(folder: Path, torch: Path) -> dict[str, str]:
     own_driver, own_runtime = (compile_object(folder, source) for source in (DRIVER_SOURCE, SOURCE))
     installed = find_library(torch, runtime)
     offered = list_symbols(installed, "-D", "--defined-only") if installed else choose_symbols(wanted, runtime)
-    driver = build_library(folder, DRIVER, list_driver_functions(torch) - list_defined(own_driver), [own_driver])
-    missing = strip_versions(offered) - list_defined(own_runtime)
+    asked = list_named(torch, DRIVER_FUNCTIONS)
+    driver = build_library(folder, DRIVER, dict.fromkeys(asked - list_defined(own_driver), 0), [own_driver])
+    missing = dict.fromkeys(strip_versions(offered) - list_defined(own_runtime), 0)
     libraries = [build_library(folder, runtime, missing, [own_runtime, driver, "-ldl"], version=runtime), driver]
+    nvml = list_named(torch, NVML_FUNCTIONS) - list_defined(own_runtime)
+    answers = dict.fromkeys(nvml, NVML_ERROR_NOT_SUPPORTED) | dict.fromkeys(NVML_SERVED, 0)
+    libraries.append(build_library(folder, NVML, answers, [libraries[0]]))
     for name in needed:
         if NVIDIAS.fullmatch(name) and name not in (runtime, DRIVER) and not find_library(torch, name):
             chosen = choose_symbols(wanted, name)
             versions = {symbol.partition("@")[2] for symbol in chosen} - {""}
             version = min(versions, default=name)
-            libraries.append(build_library(folder, name, strip_versions(chosen), [], version=version))
+            libraries.append(build_library(folder, name, dict.fromkeys(strip_versions(chosen), 0), [], version=version))
     return {"LD_PRELOAD": ":".join(map(str, libraries))}
 
 
@@ -52,11 +61,11 @@ def compile_object(folder: Path, source: Path) -> Path:
 
 
 def build_library(
-    folder: Path, name: str, stubs: Iterable[str], inputs: Iterable[Path | str], *, version: str = ""
+    folder: Path, name: str, stubs: Mapping[str, int], inputs: Iterable[Path | str], *, version: str = ""
 ) -> Path:
-    """A library of this name: the inputs and functions that return 0, all of one version if one is given."""
+    """A library of this name: the inputs and functions that return a number, all of one version if one is given."""
     source = folder / f"{name}.c"
-    source.write_text("".join(f"int {stub}(void) {{ return 0; }}\n" for stub in sorted(stubs)))
+    source.write_text("".join(f"int {stub}(void) {{ return {answer}; }}\n" for stub, answer in sorted(stubs.items())))
     made = folder / f"{name}.o"
     run("cc", "-O2", "-fPIC", "-w", "-c", str(source), "-o", str(made))
     script = folder / f"{name}.map"
@@ -102,9 +111,10 @@ def strip_versions(symbols: Iterable[str]) -> set[str]:
     return {symbol.partition("@")[0] for symbol in symbols} - {""}
 
 
-def list_driver_functions(torch: Path) -> set[str]:
-    """The driver's functions that torch looks up by name."""
-    return {found.decode() for found in DRIVER_FUNCTIONS.findall((torch / "lib" / "libc10_cuda.so").read_bytes())}
+def list_named(torch: Path, functions: bytes) -> set[str]:
+    """The functions that torch looks up by name."""
+    named = re.findall(rb"\0(" + functions + rb")(?=\0)", (torch / "lib" / "libc10_cuda.so").read_bytes())
+    return {found.decode() for found in named}
 
 
 def list_symbols(library: Path, *options: str) -> set[str]:

@@ -28,6 +28,7 @@ from gpumem.abi.allocator_layout import (
 )
 from gpumem.abi.library import decode_text, encode_text, open_interface
 from gpumem.abi.live_heap import LiveHeap, read_heap
+from gpumem.abi.policy import NO_BEHAVIOUR, Behaviour
 from gpumem.errors import DeviceFailed, DeviceUnavailable, NativeCoreError, UsageError
 
 NO_LIMIT = 2**64 - 1
@@ -270,13 +271,13 @@ def create_allocator(
     return NativeAllocator(handle.value, owned=True)
 
 
-def prepare_torch(settings: str, *, number: int = 0) -> None:
-    """Settings and number of the allocators that PyTorch will get.
+def prepare_torch(settings: str, *, behaviour: Behaviour = NO_BEHAVIOUR, number: int = 0) -> None:
+    """Settings, behaviour and number of the allocators that PyTorch will get.
 
     Raises UsageError when the settings are not the allocator's.
     """
     error = ctypes.create_string_buffer(TEXT_CAPACITY)
-    status = load_core().gm_torch_prepare(encode_text(settings), number, error, TEXT_CAPACITY)
+    status = load_core().gm_torch_prepare(encode_text(settings), int(behaviour), number, error, TEXT_CAPACITY)
     if status == Status.BAD_SETTINGS:
         raise UsageError(decode_text(error.value))
     require_ok(status)

@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uin
 
 from gpumem.abi.policy_layout import CHeapBlocks, CHeapSegments
 
-ALLOCATOR_ABI_HASH = "d87d7bd0f4c27877de8f6cbd95d2792d222fbf0e16fe0a4f7bf00a8769c8ef41"
+ALLOCATOR_ABI_HASH = "ab5012e6122464f834e93873b963a56a4e49ab204c22db8ca6a80142b9c3a1d4"
 """SHA-256 of the gpumem_allocator.h that this module was written for."""
 
 
@@ -127,7 +127,7 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_allocator_get_failure": (c_int32, (c_void_p, c_char_p, c_size_t)),
     "gm_allocator_check": (c_int32, (c_void_p, c_char_p, c_size_t)),
     "gm_allocator_take_heap": (c_int32, (c_void_p, HeapTaker, c_void_p)),
-    "gm_torch_prepare": (c_int32, (c_char_p, c_uint32, c_char_p, c_size_t)),
+    "gm_torch_prepare": (c_int32, (c_char_p, c_uint32, c_uint32, c_char_p, c_size_t)),
     "gm_torch_allocator": (c_void_p, (c_uint32,)),
     "gm_torch_start": (c_int32, (c_uint32, POINTER(c_void_p), c_char_p, c_size_t)),
     "gm_torch_share": (c_int32, (c_void_p,)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
-POLICY_ABI_HASH = "9651d006a47851535ef6d6cdcb39d8779d45fc19df92cc0f89f1bb7ad6bcc89d"
+POLICY_ABI_HASH = "fdad22eeee589ac23f6fb8e232c93c2d4a7a2cb1e3d537dac78650e5cb3f5d13"
 """SHA-256 of the gpumem_policy.h that this module was written for."""
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from gpumem.abi.policy import NO_LIMIT, HeapColumns, ReplayResult
+from gpumem.abi.torch_release import behaviour_of
 from gpumem.analyses.replay_check import RunCheck, check_run
 from gpumem.analyses.replay_limit import FollowedRun, LimitSource, MemoryLimit, TraceSetting, follow_run
 from gpumem.analyses.replay_what_if import RunFigures, WhatIfFigures, measure_what_if, recorded_figures
@@ -128,6 +129,7 @@ def find_replay(
         end_heaps or end_heaps_of_filled(trace, wanted),
         pools_recorded or are_pools_recorded(trace),
         {ordinal: apart.allocator(ordinal).settings for ordinal in wanted},
+        {ordinal: apart.allocator(ordinal).torch_version for ordinal in wanted},
     )
     run = follow_run(apart.trace, wanted, told, wish.memory_limit_bytes)
     made = [_followed_device(apart, run, _scan_of(apart.trace, scans, ordinal), end_heaps or {}) for ordinal in wanted]
@@ -217,6 +219,7 @@ def _served_devices(
             device.settings,
             device.memory_bytes or PLENTY_BYTES,
             NO_LIMIT if device.limit.limit_bytes is None else device.limit.limit_bytes,
+            behaviour_of(device.allocator.torch_version),
         )
         for device in asked
     }

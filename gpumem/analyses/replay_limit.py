@@ -51,12 +51,13 @@ class MemoryLimit:
 @dataclass(frozen=True, slots=True)
 class TraceSetting:
     """What a replay is told beside the trace: heaps at the end, whether pool 0 means the default pools, each
-    allocator's settings by its ordinal (None: not recorded).
+    allocator's settings by its ordinal (None: not recorded), and the PyTorch that it follows.
     """
 
     end_heaps: Mapping[int, HeapColumns]
     pools_recorded: bool
     settings: Mapping[DeviceOrdinal, str | None]
+    torch_versions: Mapping[DeviceOrdinal, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,13 @@ def follow_run(
 
 def _replay(trace: Trace, limits: Mapping[DeviceOrdinal, int | None], told: TraceSetting) -> TraceReplay:
     options = [
-        device_options(trace, device, settings=told.settings[device], limit_bytes=limit)
+        device_options(
+            trace,
+            device,
+            settings=told.settings[device],
+            limit_bytes=limit,
+            torch_version=told.torch_versions[device],
+        )
         for device, limit in limits.items()
     ]
     return replay_trace(trace, options, pools_recorded=told.pools_recorded, end_heaps=told.end_heaps)

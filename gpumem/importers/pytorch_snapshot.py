@@ -105,6 +105,7 @@ class _Conversion:
             _listed(self.document.pop("segments", None)), self.stacks, self.reader.pools, self.notes
         )
         settings = _settings_text(self.document.get("allocator_settings"))
+        versions = _versions(self.document)
         _note_host_memory(self.document, self.notes)
         annotations = read_annotations(self.document.pop("external_annotations", None), self.notes)
         devices = self._devices(segments, annotations)
@@ -115,7 +116,9 @@ class _Conversion:
             self.notes.append("Times were not recorded (PyTorch before 2.2): all are 0, devices follow one another.")
         if settings is None and merged.events.event_count:
             self.notes.append("The allocator's settings were not recorded: PyTorch's default ones are taken for them.")
-        trace = self._trace(merged, segments, settings)
+        if not versions and self.pools_recorded:
+            versions = {"torch": "2.12"}
+        trace = self._trace(merged, segments, settings, versions)
         return PytorchSnapshot(trace, segments, self.pools_recorded)
 
     def _devices(self, segments: SnapshotSegments, annotations: list[Annotation]) -> list[DeviceEvents]:
@@ -158,12 +161,15 @@ class _Conversion:
                 "it was not written by PyTorch."
             )
 
-    def _trace(self, merged: MergedEvents, segments: SnapshotSegments, settings: str | None) -> Trace:
+    def _trace(
+        self, merged: MergedEvents, segments: SnapshotSegments, settings: str | None, versions: dict[str, str]
+    ) -> Trace:
         frames, stacks = self.stacks.tables()
         present = set(merged.events.columns["device"].tolist()) | set(segments.device.tolist())
         started = merged.started_us
         meta = TraceMeta(
             source=TraceSource.PYTORCH_SNAPSHOT,
+            versions=versions,
             settings=settings,
             devices=[DeviceFacts(device) for device in sorted(present) if device <= DEVICE_MAX],
             started_unix_ns=None if started is None else started * 1000,
@@ -200,6 +206,14 @@ def _settings_text(given: object) -> str | None:
     if not isinstance(given, dict):
         return None
     return next((value for key in SETTINGS_TEXT_KEYS if isinstance(value := given.get(key), str)), None)
+
+
+def _versions(document: dict[str, object]) -> dict[str, str]:
+    """The release that its keys show to have written the file, where the allocator's manner depends on it."""
+    settings = document.get("allocator_settings")
+    if "host_traces" in document:
+        return {"torch": "2.14 or newer"}
+    return {"torch": "2.13 or newer"} if isinstance(settings, dict) and "max_cached_size" in settings else {}
 
 
 def _note_host_memory(document: dict[str, object], notes: list[str]) -> None:

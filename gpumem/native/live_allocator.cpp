@@ -41,7 +41,7 @@ LiveAllocator::LiveAllocator(std::unique_ptr<CudaDevice> device, const LiveOptio
       own_flags_(own_flags(options)),
       lane_(recorder::claim_lane()),
       generation_(current_generation()),
-      policy_(device_.get(), options.settings, Behaviour(), this) {
+      policy_(device_.get(), options.settings, options.behaviour, this) {
   policy_.set_limit(options.limit_bytes);
 }
 
@@ -52,7 +52,7 @@ LiveAllocator::LiveAllocator(std::unique_ptr<SimulatedDevice> device, const Live
       own_flags_(own_flags(options)),
       lane_(recorder::claim_lane()),
       generation_(current_generation()),
-      policy_(device_.get(), options.settings, Behaviour(), this) {
+      policy_(device_.get(), options.settings, options.behaviour, this) {
   policy_.set_limit(options.limit_bytes);
 }
 

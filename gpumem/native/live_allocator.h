@@ -19,6 +19,7 @@ namespace gpumem {
 
 struct LiveOptions {
   Settings settings;
+  Behaviour behaviour;
   uint64_t limit_bytes = kUnlimitedBytes;
   uint8_t device = 0;  // the program's ordinal
   uint8_t number = 0;  // told with every event, as the device is

@@ -189,6 +189,7 @@ class Policy {
   bool take_new_memory(Attempt* attempt);
   bool take_new_segment(Attempt* attempt);
   Segment* add_segment(const SegmentDescription& description, BlockPool* pool);
+  Block* take_block(Segment* segment);
   void remove_segment(Segment* segment);
   void adopt_block(Block* block);
 
@@ -240,6 +241,7 @@ class Policy {
   std::vector<Route> routes_;
 
   std::map<uint64_t, std::unique_ptr<Segment>> segments_;  // by address
+  uint64_t last_number_ = 0;
   BlockStore store_;
   BlockMap live_;
   std::unordered_map<uint64_t, Block*> waiting_;                         // device event -> block that waits for it

@@ -118,7 +118,7 @@ void BlockList::join_next_leaf(size_t index) {
 }
 
 Block* BlockList::find_last_up_to(uint64_t address) const {
-  Cursor above = lower_bound(Key{address, 1});
+  Cursor above = lower_bound(Key{address, 0, 1});
   return is_begin(above) || leaves_.empty() ? nullptr : at(before(above));
 }
 

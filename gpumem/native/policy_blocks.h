@@ -40,6 +40,7 @@ struct Block {
   uint64_t address = 0;
   uint64_t bytes = 0;
   uint64_t requested_bytes = 0;  // what was asked; once free, what its last owner had asked
+  uint64_t number = 0;           // among equally large ones the lowest comes first: its age, its segment's, or 0
   uint64_t age_base = 0;         // its pool's search_count when it was last put into the free list
   Segment* segment = nullptr;    // the segment it lies in
   Block* previous = nullptr;     // the block before it in the segment
@@ -49,13 +50,14 @@ struct Block {
   bool has_stream_uses = false;  // record_stream named another stream since it was handed out
 };
 
-// The free (or the unmapped) blocks of one stream in one pool, in the order of (bytes, address), or of address alone.
+// The free (or the unmapped) blocks of one stream in one pool, in the order of (bytes, number, address), or of address
+// alone.
 // A sorted list of short sorted leaves: a search is two short binary searches, an insertion moves half a leaf.
 //   every leaf holds 1 to kEntriesMax entries; leaves and the entries in them ascend
 //   tops[i] = key of the last entry of leaf i; block_count = sum of entry_count
 class BlockList {
  public:
-  enum class Order : uint8_t { kBytesThenAddress, kAddress };
+  enum class Order : uint8_t { kBytes, kAddress };
   struct Cursor {
     size_t leaf = 0;
     size_t slot = 0;
@@ -68,8 +70,8 @@ class BlockList {
   bool contains(const Block* block) const;
   size_t block_count() const { return block_count_; }
 
-  // First block with at least `bytes` (kBytesThenAddress); the end when there is none.
-  Cursor find_at_least(uint64_t bytes) const { return lower_bound(Key{bytes, 0}); }
+  // First block with at least `bytes` (kBytes); the end when there is none.
+  Cursor find_at_least(uint64_t bytes) const { return lower_bound(Key{bytes, 0, 0}); }
   // Last block that begins at `address` or before it (kAddress); null when there is none.
   Block* find_last_up_to(uint64_t address) const;
   Cursor begin() const { return Cursor{0, 0}; }
@@ -86,11 +88,13 @@ class BlockList {
  private:
   static constexpr size_t kEntriesMax = 16;
   struct Key {
-    uint64_t major;  // bytes, or address
-    uint64_t minor;  // address, or 0
+    uint64_t major;   // bytes, or address
+    uint64_t number;  // the block's, or 0
+    uint64_t minor;   // address, or 0
   };
   static bool is_below(const Key& a, const Key& b) {
-    return (a.major < b.major) | ((a.major == b.major) & (a.minor < b.minor));
+    bool is_minor_below = (a.number < b.number) | ((a.number == b.number) & (a.minor < b.minor));
+    return (a.major < b.major) | ((a.major == b.major) & is_minor_below);
   }
   struct Leaf {
     size_t entry_count = 0;
@@ -98,9 +102,7 @@ class BlockList {
     Block* blocks[kEntriesMax];  // blocks[i] has keys[i]
   };
 
-  Key key_of(const Block* block) const {
-    return order_ == Order::kAddress ? Key{block->address, 0} : Key{block->bytes, block->address};
-  }
+  Key key_of(const Block* block) const;
   static size_t count_below(const Key* keys, size_t count, const Key& key);
   [[gnu::hot]] Cursor lower_bound(const Key& key) const;
   Cursor find(const Block* block) const;
@@ -117,7 +119,7 @@ struct PrivatePool;
 
 // One stream's share of a pool.
 struct StreamBlocks {
-  BlockList free{BlockList::Order::kBytesThenAddress};
+  BlockList free{BlockList::Order::kBytes};
   BlockList unmapped{BlockList::Order::kAddress};
 };
 
@@ -153,11 +155,17 @@ struct Segment {
   uint64_t mapped_bytes = 0;  // backed by memory
   uint64_t stream = 0;        // raw handle
   uint64_t page_bytes = 0;    // 0: ordinary
+  uint64_t number = 0;        // of all segments in the order they came
   BlockPool* pool = nullptr;
   StreamBlocks* lists = nullptr;  // its stream's share of the pool
   Block* first = nullptr;
   bool is_expandable() const { return page_bytes != 0; }
 };
+
+inline BlockList::Key BlockList::key_of(const Block* block) const {
+  if (order_ == Order::kAddress) return Key{block->address, 0, 0};
+  return Key{block->bytes, block->number, block->address};
+}
 
 inline bool is_whole_segment(const Block* block) {
   return !block->previous && !block->next;

@@ -74,10 +74,9 @@ Block* Policy::reserve(const Attempt& attempt) {
   description.stream = attempt.stream;
   description.page_bytes = page_bytes;
   Segment* segment = add_segment(description, attempt.pool);
-  Block* block = store_.take();
+  Block* block = take_block(segment);
   block->address = address;
   block->bytes = bytes;
-  block->segment = segment;
   block->state = BlockState::kUnmapped;
   segment->first = block;
   segment->lists->unmapped.insert(block);
@@ -98,10 +97,9 @@ bool Policy::map_block(Block* block, uint64_t wanted_bytes) {
   BlockList& unmapped = segment->lists->unmapped;
   unmapped.erase(block);
   if (bytes < block->bytes) {
-    Block* rest = store_.take();
+    Block* rest = take_block(segment);
     rest->address = address + bytes;
     rest->bytes = block->bytes - bytes;
-    rest->segment = segment;
     rest->state = BlockState::kUnmapped;
     rest->previous = block;
     rest->next = block->next;
@@ -150,10 +148,9 @@ void Policy::unmap_block(Block* block) {
 
 // A free block of its own before or behind the one that is being unmapped.
 void Policy::insert_sliver(Block* block, uint64_t address, uint64_t bytes) {
-  Block* sliver = store_.take();
+  Block* sliver = take_block(block->segment);
   sliver->address = address;
   sliver->bytes = bytes;
-  sliver->segment = block->segment;
   if (address == block->address) {
     sliver->previous = block->previous;
     sliver->next = block;

@@ -1,7 +1,8 @@
 // Giving memory back: garbage collection, oversize blocks, everything idle.
 //
 // Which blocks go is found first, by functions that change nothing; then they are released in that order.
-// "Set order" is the order of a pool's lists: stream handle, then bytes, then address.
+// "Set order" is the order of a pool's lists: stream handle, then bytes, then (by the version) age, then
+// address.
 #include <algorithm>
 
 #include "check.h"

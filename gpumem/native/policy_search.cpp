@@ -31,7 +31,8 @@ BlockList::Cursor find_least_expandable(const BlockList& free, BlockList::Cursor
 
 }  // namespace
 
-// The smallest sufficient block of the stream, lowest address first; then rejected if it is oversize.
+// The smallest sufficient block of the stream, lowest address first (or the eldest, by the version); then
+// rejected if it is oversize.
 Block* Policy::find_fit(const Attempt& attempt, BlockList::Cursor* place) const {
   auto blocks = attempt.pool->streams.find(attempt.stream);
   if (blocks == attempt.pool->streams.end()) return nullptr;
@@ -106,10 +107,9 @@ void Policy::take_from_list(const Attempt& attempt) {
 // The low end becomes a block of its own; the rest stays the same block in the free list.
 Block* Policy::split_front(const Attempt& attempt) {
   Block* block = attempt.block;
-  Block* front = store_.take();
+  Block* front = take_block(block->segment);
   front->address = block->address;
   front->bytes = attempt.rounded_bytes;
-  front->segment = block->segment;
   front->previous = block->previous;
   front->next = block;
   begin_net_split();

@@ -34,10 +34,9 @@ bool Policy::take_new_segment(Attempt* attempt) {
   description.stream = attempt->stream;
   Segment* segment = add_segment(description, attempt->pool);
   segment->mapped_bytes = segment->bytes;
-  Block* block = store_.take();
+  Block* block = take_block(segment);
   block->address = address;
   block->bytes = segment->bytes;
-  block->segment = segment;
   segment->first = block;
   ++statistics_.device_allocs;
   statistics_.change(attempt->pool->is_small, [&](PoolStatistics& pool) {
@@ -56,12 +55,21 @@ Segment* Policy::add_segment(const SegmentDescription& description, BlockPool* p
   segment->bytes = description.bytes;
   segment->stream = description.stream;
   segment->page_bytes = description.page_bytes;
+  segment->number = ++last_number_;
   segment->pool = pool;
   segment->lists = &pool->streams[description.stream];
   if (pool->owner) ++pool->owner->segment_count;
   bool is_new = segments_.emplace(description.address, std::move(owned)).second;
   GM_CHECK(is_new);
   return segment;
+}
+
+Block* Policy::take_block(Segment* segment) {
+  Block* block = store_.take();
+  block->segment = segment;
+  if (behaviour_.elder_first == ElderFirst::kBlock) block->number = ++last_number_;
+  if (behaviour_.elder_first == ElderFirst::kSegment) block->number = segment->number;
+  return block;
 }
 
 void Policy::remove_segment(Segment* segment) {
@@ -103,12 +111,11 @@ void Policy::adopt(const SegmentDescription& description, const std::vector<Bloc
   Block* last = nullptr;
   // Neighbours first: whether a free block is a whole segment depends on them.
   for (const BlockDescription& given : blocks) {
-    Block* block = store_.take();
+    Block* block = take_block(segment);
     block->address = given.address;
     block->bytes = given.bytes;
     block->requested_bytes = given.requested_bytes;
     block->state = given.state;
-    block->segment = segment;
     block->previous = last;
     (last ? last->next : segment->first) = block;
     last = block;

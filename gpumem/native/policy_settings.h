@@ -21,11 +21,15 @@ constexpr uint64_t kRequestBytesMax = uint64_t{1} << 60;  // PyTorch refuses mor
 constexpr uint64_t kReservationBytesUnknownCard = uint64_t{1} << 42;  // plenty, where the card is not known
 constexpr uint64_t kUnlimitedBytes = UINT64_MAX;
 
+// What comes first among equally large free blocks; what is equal in that too goes by its address.
+enum class ElderFirst : uint8_t { kNone, kBlock, kSegment };
+
 // What differs between PyTorch versions; the defaults are 2.11, whose recordings hold us to it.
 struct Behaviour {
   bool search_after_retry_wait = false;       // look again for a block once pending frees were waited for
   bool routed_pool_blocks_release = true;     // a pool in force for any thread forbids the full release
   bool large_segment_setting_counts = false;  // large_segment_size_mb changes segments (2.11 parses it only)
+  ElderFirst elder_first = ElderFirst::kNone;
 };
 
 struct Settings {

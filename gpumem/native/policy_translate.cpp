@@ -18,6 +18,8 @@ Behaviour behaviour_of(uint32_t bits) {
   behaviour.search_after_retry_wait = bits & GM_BEHAVIOUR_SEARCH_AFTER_RETRY_WAIT;
   behaviour.routed_pool_blocks_release = !(bits & GM_BEHAVIOUR_ROUTED_POOL_MAY_RELEASE);
   behaviour.large_segment_setting_counts = bits & GM_BEHAVIOUR_LARGE_SEGMENT_SETTING;
+  if (bits & GM_BEHAVIOUR_OLDEST_BLOCK_FIRST) behaviour.elder_first = ElderFirst::kBlock;
+  if (bits & GM_BEHAVIOUR_OLDEST_SEGMENT_FIRST) behaviour.elder_first = ElderFirst::kSegment;
   return behaviour;
 }
 

@@ -36,6 +36,7 @@ constexpr double kNoFraction = -1.0;
 struct Prepared {
   std::mutex mutex;  // one device is started at a time
   gpumem::Settings settings;
+  gpumem::Behaviour behaviour;
   uint8_t number = 0;                         // of each device's allocator
   std::array<double, kDevicesMax> fractions;  // what was set for a device; kNoFraction: nothing was
 
@@ -84,6 +85,7 @@ LiveAllocator* start_device(int device) {
   gpumem::LiveOptions options;
   options.device = static_cast<uint8_t>(device);
   options.settings = known.settings;
+  options.behaviour = known.behaviour;
   options.number = known.number;
   options.limit_bytes = gpumem::limit_of(GM_NO_LIMIT, cuda->memory_bytes(), known.settings);
   double fraction = known.fractions[static_cast<size_t>(device)];
@@ -181,7 +183,7 @@ void for_each_allocator(Body body) {
 
 }  // namespace
 
-gm_status gm_torch_prepare(const char* settings, uint32_t number, char* error, size_t capacity) {
+gm_status gm_torch_prepare(const char* settings, uint32_t behaviour, uint32_t number, char* error, size_t capacity) {
   if (!settings || number > 255) return GM_BAD_ARGUMENT;
   return gpumem::guarded([&]() -> gm_status {
     Prepared& known = g_prepared;
@@ -190,6 +192,7 @@ gm_status gm_torch_prepare(const char* settings, uint32_t number, char* error, s
     bool ok = gpumem::parse_settings(settings, &known.settings, &why);
     gpumem::copy_text(why, error, capacity);
     if (!ok) return GM_POLICY_BAD_SETTINGS;
+    known.behaviour = gpumem::behaviour_of(behaviour);
     known.number = static_cast<uint8_t>(number);
     return GM_OK;
   });

@@ -44,6 +44,8 @@ class OwnAllocator:
     """Nobody ends it: PyTorch may come to share it."""
     is_torch_s: bool = False
     """It serves PyTorch too, whose memory limit is its own."""
+    torch_version: str | None = None
+    """The PyTorch that it follows; None: 2.11."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ _lock = threading.RLock()
 _alive: dict[tuple[DeviceKind, int], OwnAllocator] = {}
 _torch_settings: str | None = None
 """None: PyTorch is not served by ours."""
+_torch_version: str | None = None
+"""Of the PyTorch that ours serves, and follows."""
 _cards: dict[int, tuple[int, int | None]] = {}
 """Memory and limit that the recording `_cards_of` names of each device."""
 _cards_of: recording.Recording | None = None
@@ -107,12 +111,18 @@ def share_allocator(device: int, *, settings: str, memory_bytes: int | None) -> 
         if is_shared and found is not None and found.is_lasting:
             return found.native
         if is_shared and found is None and _torch_settings is not None:
-            native = start_torch_allocator(device)
-            number = number_in_torch_place(_torch_settings)
-            _keep(
-                OwnAllocator(native, DeviceKind.CUDA, device, _torch_settings, number, is_lasting=True, is_torch_s=True)
+            own = OwnAllocator(
+                start_torch_allocator(device),
+                DeviceKind.CUDA,
+                device,
+                _torch_settings,
+                number_in_torch_place(_torch_settings),
+                is_lasting=True,
+                is_torch_s=True,
+                torch_version=_torch_version,
             )
-            return native
+            _keep(own)
+            return own.native
         is_lasting = memory_bytes is None
         return start_allocator(
             DeviceKind.CUDA, device, settings=settings, memory_bytes=memory_bytes, is_lasting=is_lasting
@@ -124,7 +134,7 @@ def record_torch_devices(devices: Iterable[int]) -> None:
     settings = _torch_settings
     if settings is not None:
         for device in devices:
-            _record_given(device, number_in_torch_place(settings), settings, None)
+            _record_given(device, number_in_torch_place(settings), settings, None, _torch_version)
 
 
 def number_in_torch_place(settings: str) -> int:
@@ -191,11 +201,11 @@ def torch_settings() -> str | None:
     return _torch_settings
 
 
-def note_torch_served(settings: str) -> None:
+def note_torch_served(settings: str, torch_version: str) -> None:
     """PyTorch's requests come to ours from now on, where another library's allocator has its settings to that one."""
-    global _torch_settings
+    global _torch_settings, _torch_version
     with _lock:
-        _torch_settings = settings
+        _torch_settings, _torch_version = settings, torch_version
         for own in list(_alive.values()):
             if own.kind is DeviceKind.CUDA and own.is_lasting and own.settings == settings:
                 own.native.share_with_torch()
@@ -216,7 +226,7 @@ def _record_facts(own: OwnAllocator) -> None:
         }
         abi.record_fact(f"device:{own.device}", json.dumps(facts))
     abi.record_fact("own_allocator", json.dumps({"settings": own.settings}))
-    _record_given(own.device, own.number, own.settings, None if own.is_torch_s else given)
+    _record_given(own.device, own.number, own.settings, None if own.is_torch_s else given, own.torch_version)
     recording.note_own_allocator()
     uuids = {
         DeviceOrdinal(each.device): uuid
@@ -240,9 +250,11 @@ def _widest_card(device: int, memory_bytes: int, limit_bytes: int | None) -> tup
     return card
 
 
-def _record_given(device: int, number: int, settings: str, given: tuple[int, int | None] | None) -> None:
-    """What an allocator was given; None: memory and limit are the device's."""
-    facts: dict[str, object] = {"settings": settings}
+def _record_given(
+    device: int, number: int, settings: str, given: tuple[int, int | None] | None, torch_version: str | None
+) -> None:
+    """What an allocator was given, None: memory and limit are the device's; and the PyTorch that it follows."""
+    facts: dict[str, object] = {"settings": settings, "torch_version": torch_version}
     if given is not None:
         facts["capacity_bytes"], facts["memory_limit_bytes"] = given
     abi.record_fact(f"allocator:{device}:{number}", json.dumps(facts))

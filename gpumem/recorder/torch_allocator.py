@@ -16,6 +16,7 @@ from typing import Any
 
 from gpumem import abi
 from gpumem.abi.allocator import answer_cache_info, load_core, prepare_torch, serve_directly
+from gpumem.abi.torch_release import behaviour_of
 from gpumem.errors import TrackerUnavailable
 from gpumem.recorder import own_allocators, torch_figures
 
@@ -47,7 +48,8 @@ def plug_in(torch: ModuleType, *, settings: str) -> str | None:
     Raises UsageError for settings that are not the allocator's, TrackerUnavailable where this torch does not take an
     allocator, or has begun to use its own.
     """
-    prepare_torch(settings, number=own_allocators.number_in_torch_place(settings))
+    number = own_allocators.number_in_torch_place(settings)
+    prepare_torch(settings, behaviour=behaviour_of(torch.__version__), number=number)
     core = torch._C
     if not hasattr(core, "_cuda_customAllocator"):
         raise TrackerUnavailable(f"gpumem's allocator cannot serve torch {torch.__version__}: it takes no other.")
@@ -63,7 +65,7 @@ def plug_in(torch: ModuleType, *, settings: str) -> str | None:
             "program with gpumem run --allocator gpumem."
         ) from None
     _kept.append(plugged)
-    own_allocators.note_torch_served(settings)
+    own_allocators.note_torch_served(settings, torch.__version__)
     _serve_figures(torch)
     serve_directly()  # where it cannot be, requests come by PyTorch's own, longer way and are served as well
     return answer_cache_info()

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpumem.abi.policy import DeviceOptions
+from gpumem.abi.torch_release import behaviour_of
 from gpumem.errors import NativeCoreError
 from gpumem.simulate.fill import DeviceFill, EventFiller, describe_fills, unfollowed
 from gpumem.simulate.recorded_device import limit_of, says_pools
@@ -92,7 +93,13 @@ class JournalFiller:
         self._devices.add(device)
         facts = {one.device: one for one in self._meta.devices}.get(device, DeviceFacts(device))
         meta = replace(self._meta, source=TraceSource.NATIVE)  # said a moment after the first events
-        options = DeviceOptions(device, meta.settings or "", limit_of(meta, facts, meta.settings), facts.capacity_bytes)
+        options = DeviceOptions(
+            device,
+            meta.settings or "",
+            limit_of(meta, facts, meta.settings),
+            facts.capacity_bytes,
+            behaviour=behaviour_of(meta.versions.get("torch")),
+        )
         streams, pools = self._entries.stream_rows(), self._entries.pool_rows()
         found = [block for block in self._facts.found_blocks() if block.device == device and not block.code]
         blocks = place_found_blocks(found, streams, pools)

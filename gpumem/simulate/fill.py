@@ -155,9 +155,11 @@ def can_be_filled(meta: TraceMeta) -> bool:
 
 def follow_devices(trace: Trace) -> TraceFollower:
     """A follower of all devices of a recording, as it says that they were set up."""
-    settings = trace.meta.settings
+    settings, version = trace.meta.settings, trace.meta.versions.get("torch")
     devices = [
-        device_options(trace, device, settings=settings, limit_bytes=recorded_limit(trace, device))
+        device_options(
+            trace, device, settings=settings, limit_bytes=recorded_limit(trace, device), torch_version=version
+        )
         for device in devices_of(trace)
     ]
     return TraceFollower(trace, devices, pools_recorded=are_pools_recorded(trace))

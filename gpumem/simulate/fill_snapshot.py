@@ -24,8 +24,9 @@ def fill_snapshot(snapshot: PytorchSnapshot) -> Trace:
     """The snapshot's trace with block bytes, splits and flags, as far as replay reproduces its events."""
     trace = snapshot.trace
     assert isinstance(trace.events, ColumnEvents), "an importer holds its events whole"
+    settings, version = trace.meta.settings, trace.meta.versions.get("torch")
     devices = [
-        device_options(trace, one, settings=trace.meta.settings, limit_bytes=recorded_limit(trace, one))
+        device_options(trace, one, settings=settings, limit_bytes=recorded_limit(trace, one), torch_version=version)
         for one in devices_of(trace)
     ]
     ends = end_heaps(snapshot)

@@ -6,11 +6,9 @@ Owns: which devices can be replayed, their options, whether pools were recorded.
 from __future__ import annotations
 
 from gpumem.abi.policy import NO_LIMIT, DeviceOptions
+from gpumem.abi.torch_release import POOLS_SAID_SINCE, behaviour_of, has_come
 from gpumem.trace.model import DeviceFacts, InitialBlock, Trace, TraceMeta
 from gpumem.vocabulary import DeviceOrdinal, TraceSource
-
-POOLS_SAID_SINCE = (2, 8)
-"""PyTorch's entries carry the private pool since this version; snapshots show it since 2.12 only."""
 
 
 def devices_of(trace: Trace) -> list[DeviceOrdinal]:
@@ -49,10 +47,12 @@ def limit_of(meta: TraceMeta, facts: DeviceFacts, settings: str | None) -> int |
     return NO_LIMIT if is_asked and not any(name in (settings or "") for name in unsure) else None
 
 
-def device_options(trace: Trace, device: int, *, settings: str | None, limit_bytes: int | None) -> DeviceOptions:
+def device_options(
+    trace: Trace, device: int, *, settings: str | None, limit_bytes: int | None, torch_version: str | None
+) -> DeviceOptions:
     """The options of a replay under these settings, or the default ones where they are not recorded.
 
-    `limit_bytes` None lets the trace bracket the limit.
+    `limit_bytes` None lets the trace bracket the limit; `torch_version` is the PyTorch whose allocator is followed.
     """
     begins_late = bool(blocks_before(trace, device))
     return DeviceOptions(
@@ -61,6 +61,7 @@ def device_options(trace: Trace, device: int, *, settings: str | None, limit_byt
         limit_bytes,
         facts_of(trace, device).capacity_bytes,
         truncated=begins_late or (trace.meta.history_truncated and not trace.initial_blocks),
+        behaviour=behaviour_of(torch_version),
     )
 
 
@@ -75,5 +76,4 @@ def says_pools(meta: TraceMeta) -> bool:
         return True
     if meta.source is not TraceSource.NATIVE:
         return False
-    numbers = meta.versions.get("torch", "").split(".")[:2]
-    return len(numbers) == 2 and all(map(str.isdecimal, numbers)) and tuple(map(int, numbers)) >= POOLS_SAID_SINCE
+    return has_come(POOLS_SAID_SINCE, meta.versions.get("torch"))

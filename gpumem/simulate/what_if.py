@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpumem.abi.policy import EventColumns, U64Column
+from gpumem.abi.policy import NO_BEHAVIOUR, Behaviour, EventColumns, U64Column
 from gpumem.abi.what_if import AddressOrder, WhatIf, WhatIfOptions, WhatIfResult
 from gpumem.simulate.replay import REPLAY_COLUMNS, replay_events
 from gpumem.simulate.start_heap import handles_by_row, pools_by_row
@@ -31,6 +31,7 @@ class PretendedCard:
     memory_bytes: int
     limit_bytes: int
     """NO_LIMIT: none, or what the settings' fraction says."""
+    behaviour: Behaviour = NO_BEHAVIOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,9 @@ def serve_trace(
             first_events[device] = len(start.kind)
             runs[device] = []
             for order in AddressOrder:
-                options = WhatIfOptions(card.settings, card.memory_bytes, card.limit_bytes, device, order)
+                options = WhatIfOptions(
+                    card.settings, card.memory_bytes, card.limit_bytes, device, order, behaviour=card.behaviour
+                )
                 run = opened.enter_context(WhatIf(options))
                 run.add_streams(handles)
                 run.add_pools(*pools)

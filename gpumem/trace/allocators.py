@@ -28,6 +28,8 @@ class RecordedAllocator:
     settings: str | None
     facts: DeviceFacts
     """Of its device, with the memory and the limit that it was given."""
+    torch_version: str | None = None
+    """The PyTorch whose allocator it is, or that it follows; None: not known, or gpumem's own manner, that of 2.11."""
 
     @property
     def is_own(self) -> bool:
@@ -69,14 +71,14 @@ def find_allocator(meta: TraceMeta, device: int, code: AllocatorCode) -> Recorde
         None,
     )
     if found is None:
-        return RecordedAllocator(code, meta.settings, facts)
+        return RecordedAllocator(code, meta.settings, facts, None if code else meta.versions.get("torch"))
     if found.capacity_bytes is not None:
         facts = replace(
             without_torch_figures(facts),
             capacity_bytes=found.capacity_bytes,
             memory_limit_bytes=found.memory_limit_bytes,
         )
-    return RecordedAllocator(code, found.settings, facts)
+    return RecordedAllocator(code, found.settings, facts, found.torch_version)
 
 
 def without_torch_figures(facts: DeviceFacts) -> DeviceFacts:

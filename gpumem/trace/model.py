@@ -207,6 +207,8 @@ class AllocatorFacts:
     capacity_bytes: int | None = None
     """None: capacity and limit are the device's."""
     memory_limit_bytes: int | None = None
+    torch_version: str | None = None
+    """The PyTorch that it follows; None: 2.11."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ class Program {
     behaviour.search_after_retry_wait = seed % 4 == 1;
     behaviour.routed_pool_blocks_release = seed % 4 != 2;
     behaviour.large_segment_setting_counts = seed % 4 == 3;
+    behaviour.elder_first = static_cast<gpumem::ElderFirst>(seed % 3);
     return behaviour;
   }
 

@@ -116,7 +116,7 @@ void test_in_pytorch_s_place(const std::string& folder) {
   const std::string path = folder + "/torch.gpumem.journal";
   start_recording(path);
   pretend_card(256 * kMiB, 2);
-  EXPECT_EQUAL(gm_torch_prepare("garbage_collection_threshold:0.5,max_split_size_mb:20", 3, nullptr, 0), GM_OK);
+  EXPECT_EQUAL(gm_torch_prepare("garbage_collection_threshold:0.5,max_split_size_mb:20", 0, 3, nullptr, 0), GM_OK);
   std::vector<std::thread> capturers;
   for (uint32_t device = 0; device < 2; ++device)
     capturers.emplace_back([device] {

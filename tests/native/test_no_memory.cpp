@@ -202,7 +202,7 @@ void test_torch_frees() {
   constexpr int kDevices = 128;
   pretend_card(1024 * kMiB, kDevices);
   char error[256];
-  EXPECT_EQUAL(gm_torch_prepare("", 0, error, sizeof error), GM_OK);
+  EXPECT_EQUAL(gm_torch_prepare("", 0, 0, error, sizeof error), GM_OK);
   int device = 0;  // another one each time: an allocator that lost memory in the midst of a change serves no more
   without_memory([&] {
     ++device;

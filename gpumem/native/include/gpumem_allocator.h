@@ -130,8 +130,10 @@ GM_API gm_status gm_allocator_take_heap(gm_allocator* allocator, gm_allocator_he
 
 /* ---- PyTorch: functions for CUDAPluggableAllocator, one allocator per device ------------------------ */
 
-/* Settings and number of the allocators of devices that PyTorch comes to use; to be called before CUDA starts. */
-GM_API gm_status gm_torch_prepare(const char* settings, uint32_t number, char* error, size_t capacity);
+/* Settings, gm_policy_behaviour bits and number of the allocators of devices that PyTorch comes to use; to be called
+ * before CUDA starts. */
+GM_API gm_status gm_torch_prepare(const char* settings, uint32_t behaviour, uint32_t number, char* error,
+                                  size_t capacity);
 /* The device's allocator; null while PyTorch has asked it for nothing. */
 GM_API gm_allocator* gm_torch_allocator(uint32_t device);
 /* The same, made where there is none yet, for another library of the program to share. GM_ALLOCATOR_NO_DEVICE with the

@@ -35,7 +35,9 @@ enum gm_block_state { GM_BLOCK_FREE = 0, GM_BLOCK_ALLOCATED = 1, GM_BLOCK_PENDIN
 enum gm_policy_behaviour {
   GM_BEHAVIOUR_SEARCH_AFTER_RETRY_WAIT = 1, /* a block that came back while everything was released is found */
   GM_BEHAVIOUR_ROUTED_POOL_MAY_RELEASE = 2, /* use_mem_pool no longer forbids the full release */
-  GM_BEHAVIOUR_LARGE_SEGMENT_SETTING = 4    /* large_segment_size_mb changes segments */
+  GM_BEHAVIOUR_LARGE_SEGMENT_SETTING = 4,   /* large_segment_size_mb changes segments */
+  GM_BEHAVIOUR_OLDEST_BLOCK_FIRST = 8,      /* of equally large free blocks, whatever their addresses … */
+  GM_BEHAVIOUR_OLDEST_SEGMENT_FIRST = 16    /* … or the one in the oldest segment */
 };
 
 /* Hex SHA-256 of this header as the library was built. */

@@ -129,6 +129,35 @@ def test_program_runs_on_our_allocator_and_its_figures_are_ours(driver: Path, tm
     assert trace.meta.devices[0].torch_reserved_bytes_peak == 42 << 20
 
 
+FIRST_COME = """
+import torch
+torch.cuda.init()
+allocator = torch._C.current
+older, newer = allocator.malloc(30 << 20, 0, None), allocator.malloc(30 << 20, 0, None)
+for address in (older, newer):
+    allocator.free(address, 30 << 20, 0, None)
+print(older > newer, allocator.malloc(30 << 20, 0, None) == older)
+"""
+
+
+@pytest.mark.parametrize(("version", "is_older"), [("2.11.0+cu130", False), ("2.12.1", True), ("2.14.1", True)])
+def test_equal_blocks_go_out_in_the_order_of_the_pytorch_that_is_served(
+    driver: Path, tmp_path: Path, version: str, is_older: bool
+) -> None:
+    folder = write_fake_torch(tmp_path / "site")
+    (folder / "version.py").write_text(f"__version__ = {version!r}\ncuda = '13.0'\ngit_version = '0'\n")
+    with open(folder / "_C.py", "a") as file:
+        file.write(dedent(PLUGGABLE) + "def _accelerator_getAllocatorSettings(): return ''\n")
+    (tmp_path / "train.py").write_text(FIRST_COME)
+    command = [sys.executable, "-m", "gpumem", "run", "--allocator", "gpumem", "-o", "t.gpumem", "train.py"]
+    variables = environment(driver, tmp_path / "site")
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=SECONDS_AT_MOST)
+    assert (done.returncode, done.stdout) == (0, f"True {is_older}\n"), done.stderr
+    trace = gpumem.open(tmp_path / "t.gpumem")
+    assert [one.torch_version for one in trace.meta.allocators] == [version] * 2
+    assert find_replay(trace, Wish({})).devices[0].check.exact
+
+
 SHARING = """
 import json
 from gpumem.recorder import own_allocators

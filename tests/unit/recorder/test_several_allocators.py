@@ -230,12 +230,13 @@ def test_ours_in_pytorch_s_place_is_named_on_each_of_its_devices(
     with gpumem.record(tmp_path / "none.gpumem", stacks=False):
         own_allocators.record_torch_devices([0])
     monkeypatch.setattr(own_allocators, "_torch_settings", SPLIT)
+    monkeypatch.setattr(own_allocators, "_torch_version", "2.13.0")
     number = own_allocators.number_in_torch_place(SPLIT)
     with gpumem.record(tmp_path / "t.gpumem", stacks=False):
         own_allocators.record_torch_devices([0, 1])
     assert gpumem.open(tmp_path / "none.gpumem").meta.allocators == ()
     named = gpumem.open(tmp_path / "t.gpumem").meta.allocators
-    assert named == (AllocatorFacts(0, number, SPLIT), AllocatorFacts(1, number, SPLIT))
+    assert named == tuple(AllocatorFacts(device, number, SPLIT, torch_version="2.13.0") for device in (0, 1))
 
 
 def test_events_say_whose_they_are(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from gpumem.abi.policy import HeapColumns, ReplayAssumption
+from gpumem.abi.policy import NO_BEHAVIOUR, Behaviour, HeapColumns, ReplayAssumption
+from gpumem.abi.torch_release import behaviour_of
 from gpumem.importers.pytorch_snapshot import read_pytorch_snapshot
 from gpumem.importers.pytorch_snapshot_end import end_heaps
 from gpumem.simulate.recorded_device import are_pools_recorded, device_options, devices_of
@@ -15,11 +18,13 @@ from recorded_snapshots import FACTS, NAMES, recording_path
 NEEDS_END = {"mempools": "no_split", "graph_lifecycle": "pools", "graph": "pools"}
 
 
-def replay(name: str, *, with_end: bool) -> tuple[TraceReplay, HeapColumns]:
-    snapshot = read_pytorch_snapshot(recording_path(name))
+def replay(path: Path, *, with_end: bool) -> tuple[TraceReplay, HeapColumns]:
+    snapshot = read_pytorch_snapshot(path)
     trace, ends = snapshot.trace, end_heaps(snapshot)
+    settings, version = trace.meta.settings, trace.meta.versions.get("torch")
     options = [
-        device_options(trace, device, settings=trace.meta.settings, limit_bytes=None) for device in devices_of(trace)
+        device_options(trace, device, settings=settings, limit_bytes=None, torch_version=version)
+        for device in devices_of(trace)
     ]
     given = ends if with_end else None
     return replay_trace(trace, options, pools_recorded=are_pools_recorded(trace), end_heaps=given), ends[0]
@@ -34,7 +39,7 @@ def assert_same_places(replayed: HeapColumns, recorded: HeapColumns) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recording_is_exact_and_ends_as_its_file_does(name: str) -> None:
-    replayed, recorded = replay(name, with_end=True)
+    replayed, recorded = replay(recording_path(name), with_end=True)
     assert replayed.exact, replayed.results[0]
     assert replayed.results[0].decisions == replayed.results[0].events
     assert_same_places(replayed.heaps[0], recorded)
@@ -44,12 +49,30 @@ def test_every_recording_is_exact_and_ends_as_its_file_does(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NEEDS_END])
 def test_the_trace_alone_is_enough_where_no_pool_must_be_told(name: str) -> None:
-    replayed, recorded = replay(name, with_end=False)
+    replayed, recorded = replay(recording_path(name), with_end=False)
     assert replayed.exact, replayed.results[0]
     assert_same_places(replayed.heaps[0], recorded)
 
 
+@pytest.mark.parametrize(
+    ("name", "behaviour"),
+    [
+        ("requests_2_6", NO_BEHAVIOUR),
+        ("requests_2_12", Behaviour.OLDEST_BLOCK_FIRST),
+        ("requests_2_13", Behaviour.OLDEST_BLOCK_FIRST | Behaviour.OLDEST_SEGMENT_FIRST),
+        ("requests_2_14", Behaviour.OLDEST_BLOCK_FIRST | Behaviour.OLDEST_SEGMENT_FIRST),
+    ],
+)
+def test_recordings_of_other_releases_are_exact_in_their_own_manner(name: str, behaviour: Behaviour) -> None:
+    path = recording_path(f"releases/{name}")
+    replayed, recorded = replay(path, with_end=False)
+    assert replayed.exact, replayed.results[0]
+    assert replayed.results[0].events == 1158
+    assert_same_places(replayed.heaps[0], recorded)
+    assert behaviour_of(read_pytorch_snapshot(path).trace.meta.versions.get("torch")) == behaviour
+
+
 def test_blocks_from_before_the_history_get_their_bytes_from_the_trace_alone() -> None:
-    replayed, _ = replay("trunc", with_end=False)
+    replayed, _ = replay(recording_path("trunc"), with_end=False)
     assert replayed.results[0].allocated_bytes_end == FACTS["trunc"]["alloc"]
     assert not replayed.results[0].assumptions & ReplayAssumption.SLACK

@@ -15,6 +15,8 @@ from gpumem.trace.allocators import settings_of
 from gpumem.trace.model import DeviceFacts
 from gpumem.units import counted, format_bytes, format_duration
 
+_VERSIONED = {"nvidia_driver": "NVIDIA's driver", "cuda": "CUDA", "cudnn": "cuDNN", "python": "Python"}
+
 
 def environment_section(page: PageFindings) -> Html:
     """The facts of each trace as a list of names and values."""
@@ -45,13 +47,13 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
     lines = settings_of(meta)
     yield "Allocator settings", _settings(lines) if len(lines) == 1 else "each allocator's own, see its device"
     for name, version in sorted(meta.versions.items()):
-        yield f"Version of {foreign(name)}", foreign(version)
+        yield f"Version of {_VERSIONED.get(name, foreign(name))}", foreign(version)
     for facts in meta.devices:
         settings = "" if len(lines) == 1 else f", settings {_settings(settings_of(meta, facts.device))}"
         yield f"Device {facts.device}", _device(facts) + settings
     yield "Lost", counted(meta.records_lost, "event") if meta.records_lost else "nothing"
     if any(device.is_recorded for device in summary.devices):
-        yield "Call stacks", foreign_line(meta.stacks_off) if meta.stacks_off else "recorded"
+        yield "Call stacks", _call_stacks(summary)
         yield "Block sizes", _block_sizes(summary)
     if meta.history_truncated:
         yield "Begins", "in mid-run: what was before is not recorded"
@@ -62,6 +64,17 @@ def _facts(summary: TraceSummary) -> Iterator[tuple[str, str]]:
 def _settings(lines: Sequence[str | None]) -> str:
     named = ("not in the recording" if line is None else foreign_line(line) or "none set" for line in lines)
     return " and ".join(named)
+
+
+def _call_stacks(summary: TraceSummary) -> str:
+    if summary.meta.stacks_off:
+        return foreign_line(summary.meta.stacks_off)
+    held = [one for device in summary.devices for one in device.peak.by_site]
+    return (
+        "recorded"
+        if not held or any(one.site is not None for one in held)
+        else "none of the blocks at the peak has one"
+    )
 
 
 def _block_sizes(summary: TraceSummary) -> str:
@@ -88,7 +101,7 @@ def _device(facts: DeviceFacts) -> str:
     if facts.memory_limit_bytes is not None:
         parts.append(f"limit {format_bytes(facts.memory_limit_bytes)}")
     if facts.nvml_index is not None:
-        parts.append(f"NVML {facts.nvml_index}")
+        parts.append(f"NVML's index {facts.nvml_index}")
     if facts.uuid:
         parts.append(foreign(facts.uuid))
     return ", ".join(parts)

@@ -24,6 +24,7 @@ from gpumem.render.diff_words import (
     side_text,
 )
 from gpumem.render.terminal import theme
+from gpumem.render.terminal.holders import no_stack_texts
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
 from gpumem.render.text import printable
 from gpumem.units import counted, format_bytes, format_bytes_delta, format_share
@@ -179,7 +180,7 @@ def _group_lines(device: DeviceDiff, page: Page, top: int, *, by_stack: bool) ->
     for number, line in enumerate(said):
         yield Text(fit_right("" if number else "change", _CHANGE_WIDTH) + f"  {line}", style=theme.QUIET)
     for group in changed[:top]:
-        yield from _group_rows(group, page, by_stack=by_stack)
+        yield from _group_rows(group, page, by_stack=by_stack, is_alone=len(groups) == 1)
     rest = changed[top:]
     if rest:
         delta = format_bytes_delta(sum(group.delta_bytes for group in rest))
@@ -189,16 +190,18 @@ def _group_lines(device: DeviceDiff, page: Page, top: int, *, by_stack: bool) ->
         yield row.append(f"  {shown}", style="not bold")
 
 
-def _group_rows(group: GroupDiff, page: Page, *, by_stack: bool) -> Iterator[Text]:
+def _group_rows(group: GroupDiff, page: Page, *, by_stack: bool, is_alone: bool) -> Iterator[Text]:
     indent = _CHANGE_WIDTH + 2
     room = page.width - indent - _WORD_WIDTH - 2
     row = Text(fit_right(format_bytes_delta(group.delta_bytes), _CHANGE_WIDTH), style=theme.FIGURE)
     word = "same" if group.change is Change.RECOUNTED else group.change.value
     if room >= theme.PLACE_WIDTH_LEAST:
-        yield row.append(f"  {fit_left(word, _WORD_WIDTH)}{_place(group, room, page)}", style="not bold")
+        yield row.append(
+            f"  {fit_left(word, _WORD_WIDTH)}{_place(group, room, page, is_alone=is_alone)}", style="not bold"
+        )
     else:
         yield row.append(f"  {word}", style="not bold")
-        yield Text(f"  {_place(group, page.width - 2, page)}")
+        yield Text(f"  {_place(group, page.width - 2, page, is_alone=is_alone)}")
     for line in theme.wrap(_amounts(group, page), page, room=page.width - indent):
         yield Text(" " * indent + theme.shorten(line, page.width - indent, page.glyphs.ellipsis), style=theme.QUIET)
     if by_stack:
@@ -209,11 +212,11 @@ def _hold(count: int) -> str:
     return f"{counted(count, 'other')} {'hold' if count > 1 else 'holds'}"
 
 
-def _place(group: GroupDiff, room: int, page: Page) -> str:
+def _place(group: GroupDiff, room: int, page: Page, *, is_alone: bool) -> str:
     if group.held is Held.EVENTS_LACKING:
         return theme.fitting(room, "(blocks whose events the recording lacks)", "(events not recorded)")
     if group.site is None:
-        return theme.fitting(room, "(no Python stack: autograd's threads, C++ code)", "(no Python stack)")
+        return theme.fitting(room, *no_stack_texts(is_alone=is_alone))
     return theme.site_text(group.site.file, group.site.line, group.site.function, room, page.glyphs.ellipsis)
 
 

@@ -79,6 +79,11 @@ def _keyless_texts(holding: Holding, by: GroupBy, *, is_alone: bool) -> tuple[st
         return "(no Python stack: from before the recording)", "(from before the recording)", "(no Python stack)"
     if holding.found_count:
         return "(no Python stack: before the recording, or C++)", "(no Python stack)"
+    return no_stack_texts(is_alone=is_alone)
+
+
+def no_stack_texts(*, is_alone: bool) -> tuple[str, ...]:
+    """What blocks without a Python stack are called, longest first; `is_alone`: there are no others."""
     reason = "not recorded, or C++ alone" if is_alone else "autograd's threads, C++ code"
     return f"(no Python stack: {reason})", "(no Python stack)"
 

@@ -8,8 +8,12 @@ from gpumem.analyses.diff import compare_traces
 from gpumem.analyses.page import find_page
 from gpumem.render.diff_words import device_figures
 from gpumem.render.html.page import render_page
+from gpumem.render.terminal.diff import render_diff
+from gpumem.render.terminal.theme import UNICODE, Page
 from gpumem.trace.model import Trace
 from trace_builder import GiB, MiB, TraceBuilder
+
+PAGE = Page(120, UNICODE)
 
 
 def shown_texts(*traces: Trace) -> list[str]:
@@ -38,3 +42,16 @@ def test_no_single_device_is_said_to_have_reserved_the_most_where_several_did() 
     texts = shown_texts(*traces, TraceBuilder(rank=2).segment(2 * MiB).build())
     (said,) = [text for text in texts if "the most" in text]
     assert said.startswith("2 of 3 reserved the most, 20.00 MiB each: rank 0, train.4711.gpumem, device 0, ")
+
+
+def test_page_says_that_no_block_has_a_stack_where_none_has() -> None:
+    builder = TraceBuilder().segment(20 * MiB).alloc("a", MiB)
+    assert "none of the blocks at the peak has one" in shown_texts(builder.build())
+    builder.alloc("b", MiB, stack=[("/w/train.py", 3, "load")])
+    texts = shown_texts(builder.build())
+    assert texts[texts.index("Call stacks") + 1] == "recorded"
+
+
+def test_a_comparison_without_any_stack_lays_nothing_at_autograd_s_door() -> None:
+    before, after = (TraceBuilder().segment(9 * MiB).alloc("a", byte_count).build() for byte_count in (10, 2000))
+    assert "(no Python stack: not recorded, or C++ alone)" in render_diff(compare_traces(before, after), PAGE).plain

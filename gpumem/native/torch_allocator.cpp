@@ -264,11 +264,14 @@ extern "C" {
   return address;
 }
 
-// Called from destructors of tensors, where an exception would end the process.
+// Called from destructors of tensors, where an exception would end the process. The device may be one that had the
+// address before: of a raw block PyTorch looks it up in its table, where 2.6 leaves the rows of tensors as they are.
 [[gnu::hot]] GM_API void gm_torch_free(void* address, size_t, int device, void*) {
+  if (!address) return;
+  const auto block = reinterpret_cast<uintptr_t>(address);
   LiveAllocator* allocator = find_allocator(device);
-  if (!address || !allocator) return;
-  gpumem::guarded([&] { return gpumem::status_of(allocator->free(reinterpret_cast<uintptr_t>(address))); });
+  if (!allocator || guarded_value(kServesNoMore, [&] { return allocator->free(block); }) == Outcome::kNotLive)
+    gpumem::torch::take_back(address);
 }
 
 // PyTorch does not say which device the block is on: whoever handed it out knows it.

@@ -112,7 +112,9 @@ inline Door torch_door() {
         }
       },
       [](Held held) {
-        gm_torch_free(pointer(held.address), 0, static_cast<int>(held.device), nullptr);
+        // PyTorch 2.6 may name a device that had the address before.
+        const int device = held.address % 1024 ? static_cast<int>(held.device) : 0;
+        gm_torch_free(pointer(held.address), 0, device, nullptr);
         return true;
       },
       [](Held held, uint64_t stream) { gm_torch_record_stream(pointer(held.address), pointer(stream)); },

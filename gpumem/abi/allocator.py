@@ -24,6 +24,7 @@ from gpumem.abi.allocator_layout import (
     CAllocatorOptions,
     CAllocatorStatistics,
     CCounter,
+    CPrivatePool,
     HeapTaker,
 )
 from gpumem.abi.library import decode_text, encode_text, open_interface
@@ -188,6 +189,21 @@ class NativeAllocator:
             oversize_segments=_counter(raw.oversize_segments),
             **{name: getattr(raw, name) for name in STATISTICS_COUNTS},
         )
+
+    def private_reserves(self) -> dict[tuple[int, int], Mapping[str, Counter]]:
+        """Reserved bytes of each private pool so far, by its id: of "all", "small_pool" and "large_pool"."""
+        count, rows = c_uint64(), (CPrivatePool * 0)()
+        while True:  # some may come between two calls
+            self._require(self._core.gm_allocator_get_private_pools(self._handle, rows, len(rows), byref(count)))
+            if count.value <= len(rows):
+                break
+            rows = (CPrivatePool * count.value)()
+        return {
+            (row.pool_first, row.pool_second): {
+                name: _counter(getattr(row, name)) for name in ("all", "small_pool", "large_pool")
+            }
+            for row in rows[: count.value]
+        }
 
     def reset_peaks(self) -> None:
         """Peaks are what is current, from now on."""

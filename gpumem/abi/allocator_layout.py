@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uin
 
 from gpumem.abi.policy_layout import CHeapBlocks, CHeapSegments
 
-ALLOCATOR_ABI_HASH = "ab5012e6122464f834e93873b963a56a4e49ab204c22db8ca6a80142b9c3a1d4"
+ALLOCATOR_ABI_HASH = "ccc3ceceb8739fc65ac9d176f9029aac20948b271ef483e43849d6ee336b054f"
 """SHA-256 of the gpumem_allocator.h that this module was written for."""
 
 
@@ -81,6 +81,16 @@ class CAllocatorStatistics(ctypes.Structure):
     )
 
 
+class CPrivatePool(ctypes.Structure):
+    """gm_private_pool: the reserved bytes of one private pool."""
+
+    _fields_ = (
+        ("pool_first", c_uint64),
+        ("pool_second", c_uint64),
+        *((name, CCounter) for name in ("all", "small_pool", "large_pool")),
+    )
+
+
 class CAllocatorDevice(ctypes.Structure):
     """gm_allocator_device: the card behind an allocator."""
 
@@ -121,6 +131,7 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_allocator_empty_cache": (c_int32, (c_void_p,)),
     "gm_allocator_hold_streams": (c_int32, (c_void_p, c_uint32)),
     "gm_allocator_get_statistics": (c_int32, (c_void_p, POINTER(CAllocatorStatistics))),
+    "gm_allocator_get_private_pools": (c_int32, (c_void_p, POINTER(CPrivatePool), c_uint64, POINTER(c_uint64))),
     "gm_allocator_reset_peaks": (c_int32, (c_void_p,)),
     "gm_allocator_reset_accumulated": (c_int32, (c_void_p,)),
     "gm_allocator_get_device": (c_int32, (c_void_p, POINTER(CAllocatorDevice))),

@@ -204,6 +204,27 @@ gm_status gm_allocator_get_statistics(gm_allocator* allocator, gm_allocator_stat
   });
 }
 
+gm_status gm_allocator_get_private_pools(gm_allocator* allocator, gm_private_pool* pools, uint64_t capacity,
+                                         uint64_t* count) {
+  if (!count || (capacity > 0 && !pools)) return GM_BAD_ARGUMENT;
+  return checked(allocator, [&](LiveAllocator& live) -> gm_status {
+    gpumem::LiveStatistics now;
+    gpumem::LiveStatistics base;
+    gpumem::IdleMeasure idle;
+    uint64_t max_split_bytes = 0;
+    live.take_statistics(&now, &base, &idle, &max_split_bytes);
+    *count = now.private_reserves.size();
+    uint64_t row = 0;
+    for (const auto& [id, reserve] : now.private_reserves) {
+      if (row == capacity) break;
+      const gpumem::PrivateReserve& from = base.private_reserves[id];
+      pools[row++] = gm_private_pool{id.first, id.second, as_counter(reserve.all, from.all),
+                                     as_counter(reserve.small, from.small), as_counter(reserve.large, from.large)};
+    }
+    return GM_OK;
+  });
+}
+
 gm_status gm_allocator_reset_peaks(gm_allocator* allocator) {
   return checked(allocator, [&](LiveAllocator& live) -> gm_status {
     live.reset_peaks();

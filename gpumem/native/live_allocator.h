@@ -34,6 +34,7 @@ struct LiveCounts {
 
 struct LiveStatistics {
   Statistics policy;
+  std::map<PoolId, PrivateReserve> private_reserves;
   LiveCounts counts;
 };
 
@@ -118,7 +119,7 @@ class LiveAllocator : private EventSink {
   [[gnu::hot]] void on_event(const PolicyEvent& event) override;
   void count(const PolicyEvent& event);
   Outcome release_idle();
-  LiveStatistics counted() const { return LiveStatistics{policy_.statistics(), counts_}; }
+  LiveStatistics counted() const { return {policy_.statistics(), policy_.private_reserves(), counts_}; }
   const PoolId* find_captured_pool(uint64_t stream) const;
 
   std::mutex mutex_;

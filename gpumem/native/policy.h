@@ -140,6 +140,7 @@ class Policy {
   bool find_segment_from(uint64_t address) const { return segments_.count(address) > 0; }
 
   const Statistics& statistics() const { return statistics_; }
+  const std::map<PoolId, PrivateReserve>& private_reserves() const { return private_reserves_; }
   void reset_peaks();
   IdleMeasure measure_idle() const;
   void visit(const std::function<void(const SegmentDescription&, const BlockDescription&)>& visitor) const;
@@ -190,6 +191,15 @@ class Policy {
   bool take_new_segment(Attempt* attempt);
   Segment* add_segment(const SegmentDescription& description, BlockPool* pool);
   Block* take_block(Segment* segment);
+  // Applies `change` to the counters of reserved bytes that a pool's memory is in.
+  template <typename Change>
+  void change_reserved(const BlockPool& pool, Change change) {
+    statistics_.change(pool.is_small, [&](PoolStatistics& counters) { change(counters.reserved_bytes); });
+    if (!pool.owner) return;
+    PrivateReserve& reserve = private_reserves_[pool.owner->id];
+    change(reserve.all);
+    change(pool.is_small ? reserve.small : reserve.large);
+  }
   void remove_segment(Segment* segment);
   void adopt_block(Block* block);
 
@@ -256,6 +266,7 @@ class Policy {
   };
 
   Statistics statistics_;
+  std::map<PoolId, PrivateReserve> private_reserves_;  // since each pool's first memory
   NetSplit net_split_;
   const char* failed_call_ = "";
 };

@@ -11,6 +11,7 @@ struct HeapSums {
   uint64_t pending_bytes = 0;
   uint64_t free_bytes = 0;
   uint64_t reserved_bytes = 0;
+  uint64_t private_bytes = 0;    // of these, in private pools
   uint64_t requested_bytes = 0;  // of allocated and pending blocks
   uint64_t inactive_split_bytes = 0;
   size_t allocated_count = 0;
@@ -21,6 +22,7 @@ struct HeapSums {
     ++block_count;
     if (block.state == BlockState::kUnmapped) return;
     reserved_bytes += block.bytes;
+    if (block.segment->pool->owner) private_bytes += block.bytes;
     if (block.state == BlockState::kFree) {
       free_bytes += block.bytes;
       if (!block.segment->is_expandable() && !is_whole_segment(&block)) inactive_split_bytes += block.bytes;
@@ -113,6 +115,8 @@ bool Policy::check(std::string* why) const {
     return false;
   }
   const PoolStatistics& all = statistics_.all;
+  uint64_t private_bytes = 0;
+  for (const auto& [id, reserve] : private_reserves_) private_bytes += reserve.all.now;
   size_t listed_count = 0;
   for_each_pool([&](const BlockPool& pool) {
     for (const auto& [stream, blocks] : pool.streams)
@@ -128,6 +132,7 @@ bool Policy::check(std::string* why) const {
       {"inactive split = free parts of segments in use", all.inactive_split_bytes.now, sums.inactive_split_bytes},
       {"small + large = all", statistics_.small.reserved_bytes.now + statistics_.large.reserved_bytes.now,
        all.reserved_bytes.now},
+      {"private reserves = mapped blocks of private pools", private_bytes, sums.private_bytes},
       {"live map = allocated blocks", live_.block_count(), sums.allocated_count},
       {"active blocks = allocated + pending", all.active_blocks.now, sums.allocated_count + sums.pending_count},
       {"listed = free and unmapped blocks", listed_count, sums.block_count - sums.allocated_count - sums.pending_count},
@@ -183,6 +188,8 @@ void Policy::reset_peaks() {
                              &pool->inactive_split_bytes, &pool->allocated_blocks, &pool->active_blocks,
                              &pool->segments, &pool->inactive_split_blocks})
       counter->peak = counter->now;
+  for (auto& [id, reserve] : private_reserves_)
+    for (Counter* counter : {&reserve.all, &reserve.small, &reserve.large}) counter->peak = counter->now;
 }
 
 }  // namespace gpumem

@@ -114,7 +114,7 @@ bool Policy::map_block(Block* block, uint64_t wanted_bytes) {
   insert_free(block);
   segment->mapped_bytes += bytes;
   ++statistics_.device_allocs;
-  statistics_.change(segment->pool->is_small, [&](PoolStatistics& pool) { pool.reserved_bytes.add(bytes); });
+  change_reserved(*segment->pool, [&](Counter& reserved_bytes) { reserved_bytes.add(bytes); });
   emit_segment_event(GM_SEGMENT_MAP, address, bytes, *segment);
   return true;
 }
@@ -142,7 +142,7 @@ void Policy::unmap_block(Block* block) {
   segment->lists->unmapped.insert(block);
   segment->mapped_bytes -= end - begin;
   ++statistics_.device_frees;
-  statistics_.change(segment->pool->is_small, [&](PoolStatistics& pool) { pool.reserved_bytes.remove(end - begin); });
+  change_reserved(*segment->pool, [&](Counter& reserved_bytes) { reserved_bytes.remove(end - begin); });
   emit_segment_event(GM_SEGMENT_UNMAP, begin, end - begin, *segment);
 }
 

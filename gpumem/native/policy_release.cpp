@@ -131,10 +131,8 @@ void Policy::release_segment(Block* block) {
   erase_free(block);
   store_.give_back(block);
   ++statistics_.device_frees;
-  statistics_.change(segment->pool->is_small, [&](PoolStatistics& pool) {
-    pool.reserved_bytes.remove(segment->bytes);
-    pool.segments.remove(1);
-  });
+  change_reserved(*segment->pool, [&](Counter& reserved_bytes) { reserved_bytes.remove(segment->bytes); });
+  statistics_.change(segment->pool->is_small, [](PoolStatistics& pool) { pool.segments.remove(1); });
   Segment gone = *segment;
   remove_segment(segment);
   emit_segment_event(GM_SEGMENT_FREE, gone.address, gone.bytes, gone);

@@ -39,10 +39,8 @@ bool Policy::take_new_segment(Attempt* attempt) {
   block->bytes = segment->bytes;
   segment->first = block;
   ++statistics_.device_allocs;
-  statistics_.change(attempt->pool->is_small, [&](PoolStatistics& pool) {
-    pool.reserved_bytes.add(segment->bytes);
-    pool.segments.add(1);
-  });
+  change_reserved(*attempt->pool, [&](Counter& reserved_bytes) { reserved_bytes.add(segment->bytes); });
+  statistics_.change(attempt->pool->is_small, [](PoolStatistics& pool) { pool.segments.add(1); });
   emit_segment_event(GM_SEGMENT_ALLOC, address, segment->bytes, *segment);
   attempt->block = block;
   return true;
@@ -121,10 +119,9 @@ void Policy::adopt(const SegmentDescription& description, const std::vector<Bloc
     last = block;
   }
   for (Block* block = segment->first; block; block = block->next) adopt_block(block);
-  statistics_.change(pool->is_small, [&](PoolStatistics& counters) {
-    counters.reserved_bytes.add(segment->mapped_bytes);
-    if (!segment->is_expandable()) counters.segments.add(1);
-  });
+  change_reserved(*pool, [&](Counter& reserved_bytes) { reserved_bytes.add(segment->mapped_bytes); });
+  if (!segment->is_expandable())
+    statistics_.change(pool->is_small, [](PoolStatistics& counters) { counters.segments.add(1); });
 }
 
 void Policy::adopt_block(Block* block) {

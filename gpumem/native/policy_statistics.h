@@ -36,6 +36,13 @@ struct PoolStatistics {
   Counter inactive_split_blocks;
 };
 
+// What one private pool has of reserved_bytes; kept when the pool is gone.
+struct PrivateReserve {
+  Counter all;
+  Counter small;
+  Counter large;
+};
+
 struct Statistics {
   PoolStatistics all;  // peaks of the sums, which are not the sums of the peaks
   PoolStatistics small;

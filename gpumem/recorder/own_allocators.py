@@ -201,6 +201,11 @@ def torch_settings() -> str | None:
     return _torch_settings
 
 
+def torch_version() -> str | None:
+    """Of the PyTorch that ours serves; None where it does not."""
+    return _torch_version
+
+
 def note_torch_served(settings: str, torch_version: str) -> None:
     """PyTorch's requests come to ours from now on, where another library's allocator has its settings to that one."""
     global _torch_settings, _torch_version

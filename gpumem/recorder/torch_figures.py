@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gpumem.abi.allocator import torch_allocator
-from gpumem.recorder.own_allocators import DEVICES_MAX, torch_settings
-from gpumem.recorder.torch_shapes import Nested, nest_segment, nest_statistics
+from gpumem.recorder.own_allocators import DEVICES_MAX, torch_settings, torch_version
+from gpumem.recorder.torch_shapes import Nested, nest_all, nest_segment
 
 
 @dataclass
@@ -62,8 +62,7 @@ class TorchFigures:
 
 def read_statistics(device: int) -> Nested:
     """What torch._C._cuda_memoryStats gives; zeros for a device that was asked for nothing."""
-    allocator = torch_allocator(device)
-    return nest_statistics(None if allocator is None else allocator.statistics())
+    return nest_all(torch_allocator(device), torch_version())
 
 
 def reset_peaks(device: int) -> None:

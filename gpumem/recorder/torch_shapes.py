@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpumem.abi.allocator import NO_LIMIT, AllocatorStatistics, Counter, statistics_by_name
+from gpumem.abi.allocator import NO_LIMIT, AllocatorStatistics, Counter, NativeAllocator, statistics_by_name
 from gpumem.abi.allocator_layout import POOL_COUNTERS
 from gpumem.abi.live_heap import HeapSegment
+from gpumem.abi.torch_release import PRIVATE_POOLS_COUNTED_SINCE, REJECTIONS_COUNTED_SINCE, has_come
 from gpumem.vocabulary import BlockState
 
 STATES = {
@@ -22,8 +23,22 @@ _NOTHING = Counter(0, 0, 0, 0)
 Nested = dict[str, object]
 
 
+def nest_all(allocator: NativeAllocator | None, version: str | None) -> Nested:
+    """What PyTorch of this version counts of a device; zeros where nothing was asked for yet."""
+    counted = None if allocator is None else allocator.statistics()
+    nested = nest_statistics(counted)
+    if has_come(REJECTIONS_COUNTED_SINCE, version):
+        nested["num_oom_rejections"] = 0 if counted is None else counted.num_oom_rejections
+    if has_come(PRIVATE_POOLS_COUNTED_SINCE, version):
+        reserves = {} if allocator is None else allocator.private_reserves()
+        nested["reserved_bytes_by_private_pools"] = {
+            pool: {name: _nest(counter) for name, counter in counters.items()} for pool, counters in reserves.items()
+        }
+    return nested
+
+
 def nest_statistics(counted: AllocatorStatistics | None) -> Nested:
-    """The statistics under PyTorch's names and nesting."""
+    """The statistics that all versions have, under PyTorch's names and nesting."""
     if counted is None:
         pools = ("all", "small_pool", "large_pool")
         nested: Nested = {name: {pool: _nest(_NOTHING) for pool in pools} for name in POOL_COUNTERS}

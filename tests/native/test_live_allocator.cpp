@@ -111,6 +111,26 @@ void capture(uint32_t device, unsigned long long number) {
   gm_torch_release_pool(static_cast<int>(device), pool);
 }
 
+// The reserved bytes of a pool that capture() made: one small segment, which is back if it `is_gone`.
+void expect_private_pool(uint32_t device, unsigned long long number, bool is_gone) {
+  gm_allocator* allocator = gm_torch_allocator(device);
+  uint64_t count = 0;
+  EXPECT_EQUAL(gm_allocator_get_private_pools(allocator, nullptr, 0, &count), GM_OK);
+  std::vector<gm_private_pool> pools(count);
+  EXPECT_EQUAL(gm_allocator_get_private_pools(allocator, pools.data(), count, &count), GM_OK);
+  bool is_found = false;
+  for (const gm_private_pool& pool : pools) {
+    EXPECT_EQUAL(pool.all.current, pool.all.added - pool.all.removed);
+    EXPECT_EQUAL(pool.large_pool.peak, 0u);
+    if (pool.pool_first != 0 || pool.pool_second != number) continue;
+    is_found = true;
+    EXPECT_EQUAL(pool.small_pool.added, 2 * kMiB);
+    EXPECT_EQUAL(pool.all.peak, 2 * kMiB);
+    EXPECT_EQUAL(pool.all.removed, is_gone ? 2 * kMiB : 0u);
+  }
+  EXPECT(is_found);
+}
+
 // The devices' allocators are made by whichever thread comes first; they are never destroyed, so this comes last.
 void test_in_pytorch_s_place(const std::string& folder) {
   const std::string path = folder + "/torch.gpumem.journal";
@@ -125,7 +145,10 @@ void test_in_pytorch_s_place(const std::string& folder) {
   gm_torch_set_memory_fraction(0.9, 1);
   churn(torch_door(), {}, 2, 31);
   for (std::thread& capturer : capturers) capturer.join();
+  capture(0, 20);
+  expect_private_pool(0, 20, false);
   expect_empty(gm_torch_allocator(0));
+  expect_private_pool(0, 20, true);
   expect_empty(gm_torch_allocator(1));
   EXPECT_EQUAL(pretend_used_bytes(), 0);
   gm_recorder_stop("exit");

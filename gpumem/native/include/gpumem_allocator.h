@@ -106,6 +106,19 @@ typedef struct gm_allocator_statistics {
 } gm_allocator_statistics;
 
 GM_API gm_status gm_allocator_get_statistics(gm_allocator* allocator, gm_allocator_statistics* statistics);
+
+/* The reserved bytes of one private pool, which are counted on when it is gone. */
+typedef struct gm_private_pool {
+  uint64_t pool_first;
+  uint64_t pool_second;
+  gm_counter all;
+  gm_counter small_pool;
+  gm_counter large_pool;
+} gm_private_pool;
+
+/* Fills up to `capacity` rows, ascending by id; `count` is how many there are. */
+GM_API gm_status gm_allocator_get_private_pools(gm_allocator* allocator, gm_private_pool* pools, uint64_t capacity,
+                                                uint64_t* count);
 GM_API gm_status gm_allocator_reset_peaks(gm_allocator* allocator);
 GM_API gm_status gm_allocator_reset_accumulated(gm_allocator* allocator);
 

@@ -14,6 +14,7 @@ from gpumem.abi import allocator, allocator_layout, policy_layout
 STRUCTS: dict[str, type[ctypes.Structure]] = {
     "gm_allocator_options": allocator_layout.CAllocatorOptions,
     "gm_counter": allocator_layout.CCounter,
+    "gm_private_pool": allocator_layout.CPrivatePool,
     "gm_pool_counters": allocator_layout.CPoolCounters,
     "gm_allocator_statistics": allocator_layout.CAllocatorStatistics,
     "gm_allocator_device": allocator_layout.CAllocatorDevice,

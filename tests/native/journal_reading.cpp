@@ -90,7 +90,7 @@ std::vector<std::string> JournalContents::payloads(gpumem::EntryKind kind) const
 }
 
 bool waits_until_full(const std::string& path, size_t record_window) {
-  for (int attempt = 0; attempt < 10000; ++attempt) {
+  for (int attempt = 0; attempt < 240000; ++attempt) {
     if (read_states(path).at(record_window) == gpumem::WindowState::Full) return true;
     ::usleep(1000);
   }

@@ -258,26 +258,26 @@ DeviceStatus CudaDevice::release_reservation(uint64_t address, uint64_t bytes) {
   return status;
 }
 
-DeviceStatus CudaDevice::take_event(cuda::Event* event) {
-  if (idle_events_.empty()) return status_of("cuEventCreate", driver_->create_event(event, cuda::kEventWithoutTiming));
-  *event = idle_events_.back();
-  idle_events_.pop_back();
-  return DeviceStatus::kOk;
+DeviceStatus CudaDevice::ensure_idle_event() {
+  if (!idle_events_.empty()) return DeviceStatus::kOk;
+  idle_events_.reserve(1);
+  cuda::Event made = nullptr;
+  DeviceStatus status = status_of("cuEventCreate", driver_->create_event(&made, cuda::kEventWithoutTiming));
+  if (status == DeviceStatus::kOk) idle_events_.push_back(made);
+  return status;
 }
 
 DeviceStatus CudaDevice::record_event(uint64_t stream, DeviceEvent* event) {
   Call call(this);
-  if (!call.is_current()) return DeviceStatus::kFailed;
-  cuda::Event taken = nullptr;
-  DeviceStatus status = take_event(&taken);
-  if (status != DeviceStatus::kOk) return DeviceStatus::kFailed;
-  cuda::Result result = driver_->record_event(taken, stream_of(stream));
-  if (result != cuda::kSuccess) idle_events_.push_back(taken);
+  if (!call.is_current() || ensure_idle_event() != DeviceStatus::kOk) return DeviceStatus::kFailed;
+  cuda::Event idle = idle_events_.back();
+  cuda::Result result = driver_->record_event(idle, stream_of(stream));
   if (result == cuda::kInvalidHandle) return wait_for_destroyed(event);
   if (status_of("cuEventRecord", result) != DeviceStatus::kOk) return DeviceStatus::kFailed;
   event->value = next_event_++;
-  streams_[stream].push_back(RecordedEvent{taken, event->value});
-  return status;
+  streams_[stream].push_back(RecordedEvent{idle, event->value});
+  idle_events_.pop_back();  // not before: it would be lost where there is no memory for the queue
+  return DeviceStatus::kOk;
 }
 
 DeviceStatus CudaDevice::wait_for_destroyed(DeviceEvent* event) {

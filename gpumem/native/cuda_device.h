@@ -71,7 +71,7 @@ class CudaDevice : public Device {
   DeviceStatus map_page(uint64_t address, uint64_t page_bytes);
   void unmap_pages(uint64_t address, uint64_t bytes, uint64_t page_bytes);
   uint64_t page_bytes_at(uint64_t address) const;
-  DeviceStatus take_event(cuda::Event* event);
+  DeviceStatus ensure_idle_event();
   DeviceStatus wait_for_destroyed(DeviceEvent* event);
   bool take_over(DeviceEvent* event);
   void finish_first(std::map<uint64_t, StreamEvents>::iterator stream, DeviceEvent* event);

@@ -114,17 +114,51 @@ def run_pool(torch: Any) -> list[str]:
     return [str(len(blocks))]
 
 
+def run_limit(torch: Any) -> list[str]:
+    """A memory limit reached with idle, pending and split memory about: what goes back, and what is refused."""
+    side = torch.cuda.Stream()
+    torch.cuda.set_per_process_memory_fraction(200 * MIB / total_bytes(torch))
+    held = [take(torch, (number % 9 + 1) * 2 * MIB + number) for number in range(16)]
+    del held[::3]
+    said = [refuse(torch, 150 * MIB)]
+    held.append(take(torch, 40 * MIB))
+    held[-1].record_stream(side)
+    held.pop()
+    said += [refuse(torch, byte_count * MIB) for byte_count in (38, 60, 38, 110)]
+    torch.cuda.synchronize()
+    said += [refuse(torch, 38 * MIB), str(torch.cuda.memory_reserved())]
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    return said
+
+
+def run_pool_limit(torch: Any) -> list[str]:
+    """The limit reached while requests go to a pool of the program's own."""
+    torch.cuda.set_per_process_memory_fraction(200 * MIB / total_bytes(torch))
+    idle = [take(torch, 50 * MIB) for _ in range(2)]
+    del idle
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        said = [refuse(torch, byte_count * MIB) for byte_count in (90, 120, 30, 120)]
+    KEPT.append(pool)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    return said
+
+
 KEPT: list[Any] = []
 PROGRAMS: dict[str, tuple[Callable[[Any], list[str]], str]] = {
     "requests": (run_requests, ""),
     "requests, expandable": (run_requests, "expandable_segments:True"),
     "requests, settings": (run_requests, "max_split_size_mb:64,roundup_power2_divisions:4"),
+    "limit": (run_limit, ""),
+    "limit, expandable": (run_limit, "expandable_segments:True"),
+    "limit, settings": (run_limit, "garbage_collection_threshold:0.5,max_split_size_mb:32"),
     "threads": (run_threads, ""),
     "graph": (run_graph, ""),
     "pool": (run_pool, ""),
+    "pool, limit": (run_pool_limit, ""),
 }
 """Name: what runs, allocator settings."""
-NATIVE_ONLY = ("pool",)
+NATIVE_ONLY = ("pool", "pool, limit")
 
 
 def total_bytes(torch: Any) -> int:

@@ -38,7 +38,7 @@ bool Policy::find_or_make_block(Attempt* attempt) {
   }
   return take_new_memory(attempt) || take_from_pools_on_oom(attempt) ||
          (release_oversize(*attempt) && take_new_memory(attempt)) ||
-         (may_release_all() && retry_after_full_release(attempt));
+         (attempt->may_release_all && may_release_all() && retry_after_full_release(attempt));
 }
 
 bool Policy::retry_after_full_release(Attempt* attempt) {
@@ -55,6 +55,7 @@ Outcome Policy::plan(const Request& request, Attempt* attempt) {
   attempt->rounded_bytes = round_request(settings_, request.bytes);
   attempt->segment_bytes = segment_bytes_for(settings_, behaviour_, attempt->rounded_bytes);
   attempt->stream = request.stream;
+  attempt->may_release_all = request.may_release_all;
   attempt->pool = pool_for(request, attempt->rounded_bytes <= kSmallRequestBytesMax);
   return attempt->pool ? Outcome::kOk : Outcome::kPoolUnknown;
 }

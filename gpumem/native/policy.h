@@ -54,6 +54,7 @@ struct Request {
   uint64_t stream = 0;
   uint64_t thread = 0;           // routes use_mem_pool
   const PoolId* pool = nullptr;  // not null: this pool whatever the routes say
+  bool may_release_all = true;   // false: as while a graph is captured
 };
 
 struct Allocation {
@@ -118,6 +119,7 @@ class Policy {
     Block* block = nullptr;    // the block found, once there is one
     BlockList::Cursor cursor;  // where it stands in its free list …
     bool is_listed = false;    // … from which it is taken when it is handed out
+    bool may_release_all = true;
     uint16_t flags = 0;
   };
   [[gnu::hot]] Outcome plan(const Request& request, Attempt* attempt);

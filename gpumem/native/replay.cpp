@@ -166,6 +166,7 @@ void TraceFollower::follow_request(const Group& group) {
   asked.bytes = request.bytes;
   asked.stream = request.stream;
   asked.pool = &pool;
+  asked.may_release_all = !was_release_forbidden(group);
   Allocation allocation;
   Outcome outcome = policy_.allocate(asked, &allocation);
   attempt_ = nullptr;

@@ -152,6 +152,7 @@ class TraceFollower : private Device, private EventSink {
   PoolId pool_of_request(const Group& group);
   PoolId pool_of_new_segment(const Group& group, const RecordedEvent& segment_event);
   bool is_explicit_release(const Group& group, const Policy::Attempt& attempt);
+  bool was_release_forbidden(const Group& group) const;
   bool predicts_release(const std::vector<Block*>& victims, const Group& group) const;
   void release_as_recorded(const Group& group);
   void restore_cut_segment(const RecordedEvent& alloc, const Policy::Attempt& attempt);

@@ -83,6 +83,14 @@ bool TraceFollower::is_explicit_release(const Group& group, const Policy::Attemp
   return true;
 }
 
+// A refusal before which nothing came back though something could: a capture or a pool in force forbade it.
+bool TraceFollower::was_release_forbidden(const Group& group) const {
+  if (events_[group.last].kind != GM_OOM || group.released_end > group.completed_end) return false;
+  const PoolStatistics& all = policy_.statistics().all;
+  bool was_pending = all.active_bytes.now > all.allocated_bytes.now && group.completed_end == next_;
+  return was_pending || policy_.measure_idle().releasable_bytes > 0;
+}
+
 bool TraceFollower::predicts_release(const std::vector<Block*>& victims, const Group& group) const {
   if (victims.empty() || victims.size() > group.released_end - group.completed_end) return false;
   for (size_t i = 0; i < victims.size(); ++i)

@@ -72,6 +72,16 @@ def test_recordings_of_other_releases_are_exact_in_their_own_manner(name: str, b
     assert behaviour_of(read_pytorch_snapshot(path).trace.meta.versions.get("torch")) == behaviour
 
 
+@pytest.mark.parametrize(
+    ("name", "released"), [("pool_limit_2_11", 0), ("pool_limit_2_14", 2)], ids=["forbidden", "allowed"]
+)
+def test_a_refusal_inside_a_pool_of_the_program_s_own_releases_what_its_release_did(name: str, released: int) -> None:
+    replayed, recorded = replay(recording_path(f"releases/{name}"), with_end=True)
+    assert replayed.exact, replayed.results[0]
+    assert (replayed.results[0].device_frees, replayed.results[0].ooms) == (released, 2)
+    assert_same_places(replayed.heaps[0], recorded)
+
+
 def test_blocks_from_before_the_history_get_their_bytes_from_the_trace_alone() -> None:
     replayed, _ = replay(recording_path("trunc"), with_end=False)
     assert replayed.results[0].allocated_bytes_end == FACTS["trunc"]["alloc"]

@@ -27,8 +27,9 @@ TOP = 16
 def oom(log: str, as_json: bool, top: int, rank: int | None) -> None:
     """Say why memory ran out, from the error that a program printed, with the arithmetic and what to do.
 
-    FILE is a log with an out-of-memory error of PyTorch (any version), CuPy, gpumem or CUDA somewhere in it, of one
-    process or of many ranks; - reads standard input. Of a recording, ask gpumem snapshot --at oom.
+    FILE is a log with an out-of-memory error of PyTorch (any version), CuPy, gpumem, XLA (JAX, TensorFlow) or CUDA
+    somewhere in it, of one process or of many ranks; - reads standard input. Of a recording, ask gpumem snapshot --at
+    oom.
     """
     from gpumem.importers.oom_log import read_oom_log
 

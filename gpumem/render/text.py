@@ -26,6 +26,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
+def without_folders(path: str) -> str:
+    """The file's name alone."""
+    return path.rstrip("/").rsplit("/", 1)[-1]
+
+
 def place(file: str, line: int) -> str:
     """Where a line of code is, as far as that is known: C++ of installed libraries often has no file or no line."""
     return "" if file in ("", "??") else f"{file}:{line}" if line else file

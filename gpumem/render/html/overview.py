@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpumem.analyses.page import PageFindings, PageView
+from gpumem.analyses.summary import TraceSummary
 from gpumem.render.html.markup import NOTHING, Html, foreign, foreign_line, sentence, short_name, tag
 from gpumem.render.html.notes import trace_notes
 from gpumem.render.html.peak_bar import peak_bar
 from gpumem.render.html.verdict import Figure, device_label, key_figures, oom_advice, oom_remarks, verdict_sentences
 from gpumem.render.summary_words import no_device_sentence
+from gpumem.render.text import without_folders
 from gpumem.units import counted, format_duration
 
 TRACES_NAMED = 3
@@ -49,7 +51,7 @@ def view_label(page: PageFindings, view: PageView) -> str:
     if len(page.traces) == 1:
         return device_label(device, view.summary)
     rank = f"rank {trace.meta.rank}, " if trace.meta.rank is not None else ""
-    return f"{rank}{foreign(trace.path.rsplit('/', 1)[-1])}, {device}"
+    return f"{rank}{foreign(without_folders(trace.path))}, {device}"
 
 
 def title_section(page: PageFindings) -> Html:
@@ -78,12 +80,16 @@ def verdict_section(page: PageFindings) -> Html:
     return tag("section", *views, id="verdict")
 
 
+def subject(summary: TraceSummary) -> str:
+    """What a trace is of: its program, or the trace where that is not known, without folders."""
+    return foreign(without_folders(summary.meta.program or summary.path))
+
+
 def _what(page: PageFindings) -> str:
     """What the page is of, in a few words."""
     if len(page.traces) == 1:
-        meta = page.traces[0].summary.meta
-        return foreign(meta.program or page.traces[0].summary.path)
-    names = [trace.summary.path.rsplit("/", 1)[-1] for trace in page.traces]
+        return subject(page.traces[0].summary)
+    names = [without_folders(trace.summary.path) for trace in page.traces]
     if page.diff is not None and names[0] != names[1]:
         return " → ".join(map(short_name, names))
     return counted(len(page.traces), "trace")

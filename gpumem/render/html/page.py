@@ -18,8 +18,8 @@ from gpumem.render.html.changes import changes_section
 from gpumem.render.html.environment import environment_section
 from gpumem.render.html.ledger import ledger_section
 from gpumem.render.html.licence import PLOTLY_NOTICE
-from gpumem.render.html.markup import NOTHING, Html, foreign, join, tag
-from gpumem.render.html.overview import header, title_section, verdict_section
+from gpumem.render.html.markup import NOTHING, Html, join, tag
+from gpumem.render.html.overview import header, subject, title_section, verdict_section
 from gpumem.render.html.page_json import pack_page
 from gpumem.render.html.payload import compress
 from gpumem.render.html.preview import curves_preview
@@ -117,7 +117,7 @@ def _figure_section(name: str, title: str, figure: str, until: Html = NOTHING) -
 
 
 def _title(page: PageFindings) -> str:
-    names = [foreign(trace.summary.meta.program or trace.summary.path) for trace in page.traces[:2]]
+    names = [subject(trace.summary) for trace in page.traces[:2]]
     more = f" and {len(page.traces) - 2} more" if len(page.traces) > 2 else ""
     return f"GPU memory of {', '.join(names)}{more}"
 

@@ -28,7 +28,7 @@ from gpumem.render.summary_words import (
 from gpumem.render.terminal import theme
 from gpumem.render.terminal.holders import holder_lines
 from gpumem.render.terminal.theme import Page, fit_left, fit_right
-from gpumem.render.text import device_phrase, ending_sentence, instant_text, printable
+from gpumem.render.text import device_phrase, ending_sentence, instant_text, printable, without_folders
 from gpumem.units import counted, format_bytes, format_count, format_duration, format_share
 from gpumem.vocabulary import Basis, EventIndex
 
@@ -80,7 +80,7 @@ def _headline(summary: TraceSummary, page: Page) -> list[str]:
         rest.insert(0, f"rank {meta.rank}")
     if "torch" in meta.versions:
         rest.append(f"PyTorch {printable(meta.versions['torch'])}")
-    program, path = printable(meta.program), printable(summary.path)
+    program, path = printable(without_folders(meta.program)), printable(summary.path)
     if program and cell_len(f" {page.glyphs.dot} ".join([path, program, *rest])) <= page.width:
         rest.insert(0, program)
     return theme.head_lines(path, rest, page)

@@ -61,7 +61,10 @@ GM.address = {
       const before = kept;
       read();
       if (location.hash.includes("?")) apply();
-      else kept = before; // a link to a section: what is shown stays
+      else {
+        kept = before; // a link to a section: what is shown stays
+        GM.address.go();
+      }
       write();
     });
   },

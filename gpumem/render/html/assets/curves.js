@@ -362,6 +362,6 @@ class Curves {
     const list = this.shares.sites.map((site, at) => [this.shares.held_bytes[at][row], site]).filter(([bytes]) => bytes > 0).sort((one, other) => other[0] - one[0]);
     if (!list.length) return "Held by nobody.";
     const where = this.shares.event[row] === event ? "" : ` at event ${GM.count(this.shares.event[row])}`;
-    return `Held${where} by ${list.slice(0, HOLDERS_TOLD).map(([bytes, site]) => `${GM.siteText(site)} ${GM.bytes(bytes)} (${GM.share(bytes, held)})`).join(", ")}`;
+    return `Held${where} by ${list.slice(0, HOLDERS_TOLD).map(([bytes, site]) => `${GM.page.sites[site] === null ? "code without a Python stack" : GM.siteText(site)} ${GM.bytes(bytes)} (${GM.share(bytes, held)})`).join(", ")}`;
   }
 }

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 
-WALKED = ("3.11", "3.12", "3.13", "3.14")
+WALKED = ("3.11", "3.12", "3.13", "3.14", "3.15")
 """Minor versions, as in the name of a program: python3.11."""
 
 

@@ -108,7 +108,7 @@ def _check_stack_walker(native: Check) -> Check:
     if reason is None:
         version = ".".join(str(part) for part in sys.version_info[:3])
         return Check("stack_walker", CheckState.OK, f"Python {version}: stacks walked as sys._getframe gives them")
-    return Check("stack_walker", CheckState.MISSING, reason, "Use CPython 3.11 to 3.14; all else is recorded.")
+    return Check("stack_walker", CheckState.MISSING, reason, "Use CPython 3.11 to 3.15; all else is recorded.")
 
 
 def _check_start_up_file() -> Check:

@@ -52,6 +52,7 @@ struct DebugGroups {
 };
 constexpr DebugGroups kGroups313 = {19, 28, 34, 64, 67};
 constexpr DebugGroups kGroups314 = {22, 31, 39, 74, 77};
+constexpr DebugGroups kGroups315 = {22, 39, 47, 86, 89};
 
 enum ThreadWord { kThreadInterpreter = 3, kThreadFrame = 4 };
 enum FrameWord { kFramePrevious = 1, kFrameCode = 2, kFrameInstruction = 3, kFrameOwner = 5 };
@@ -59,11 +60,12 @@ enum CodeWord { kCodeFile = 1, kCodeName = 3, kCodeLineTable = 4, kCodeFirstLine
 enum BytesWord { kBytesLength = 1, kBytesStart = 2 };
 enum TextWord { kTextState = 1, kTextLength = 2, kTextAsciiStart = 3 };
 
-// What the table leaves out lies at fixed distances from what it names, in 3.13 and 3.14.
+// What the table leaves out lies at fixed distances from what it names, throughout 3.13 to 3.15.
 constexpr uint32_t kFirstTraceableBeforeStart = 16;
 constexpr uint32_t kVersionAfterFirstLine = 24;
 constexpr uint32_t kCompactAfterAscii = 16;
 constexpr uint32_t kInitializedBeforeFinalizing = 8;
+constexpr uint32_t kCoreInitializedBeforeFinalizing = 12;  // 1 while site is imported too
 
 // Of _PyRuntime: measured with offsetof against 3.12.1.
 constexpr uint32_t kInitialized312 = 16;
@@ -140,12 +142,13 @@ gm_status find_layout(unsigned long version, PythonLayout* layout, char* reason,
   if (major == 3 && is_final_or_candidate) {
     if (minor == 13) return find_layout_by_table(version, kGroups313, layout, reason, capacity);
     if (minor == 14) return find_layout_by_table(version, kGroups314, layout, reason, capacity);
+    if (minor == 15) return find_layout_by_table(version, kGroups315, layout, reason, capacity);
     if (minor == 11 || minor == 12) {
       *layout = minor == 11 ? kLayout311 : kLayout312;
       return GM_OK;
     }
   }
-  std::snprintf(reason, capacity, "Stacks are off: gpumem walks CPython 3.11 to 3.14, this is %u.%u%s.", major, minor,
+  std::snprintf(reason, capacity, "Stacks are off: gpumem walks CPython 3.11 to 3.15, this is %u.%u%s.", major, minor,
                 is_final_or_candidate ? "" : " before its release");
   return GM_UNSUPPORTED;
 }
@@ -155,6 +158,7 @@ bool find_functions(Python* python) {
                find_symbol("PyInterpreterState_Head", &python->find_interpreter_head) &&
                find_symbol("Py_IsInitialized", &python->is_initialized) &&
                find_symbol("PyObject_Hash", &python->hash_object) && find_symbol("PyUnicode_Type", &python->text_type);
+  find_symbol("Py_IsFinalizing", &python->is_finalizing);
   found = found && (find_symbol("PyThreadState_GetUnchecked", &python->find_holder_state) ||
                     find_symbol("_PyThreadState_UncheckedGet", &python->find_holder_state));
   const char* (*find_main)() = nullptr;
@@ -181,6 +185,21 @@ bool find_state_key(const Python& python, const char* state, uint32_t* key) {
     if (!is_answered_by) continue;
     *key = candidate;
     return true;
+  }
+  return false;
+}
+
+// From 3.15 on the state is in a thread-local variable, which has no symbol: found among CPython's in the same way.
+bool find_state_variable(const Python& python, const char* state, ThreadValue* place) {
+  const auto code = reinterpret_cast<const void*>(python.find_thread_state);
+  const ThreadLocals locals = find_thread_locals(code);
+  for (size_t offset = 0; offset + sizeof state <= locals.bytes; offset += sizeof state) {
+    char* variable = locals.start + offset;
+    if (load<const char*>(variable, 0) != state) continue;
+    std::memset(variable, 0, sizeof state);
+    const bool is_answered_by = python.find_thread_state() == nullptr;
+    std::memcpy(variable, &state, sizeof state);
+    if (is_answered_by) return place->find_variable(code, offset);
   }
   return false;
 }
@@ -233,9 +252,12 @@ gm_status find_python(Python* python, PythonLayout* layout, char* reason, size_t
   if (!find_symbol("Py_Version", &version) || !find_functions(python)) {
     return refuse(reason, capacity, "Stacks are off: this process exports no CPython 3.11 or later.");
   }
-  void* traced_references = nullptr;
-  if (find_symbol("PyModule_Create2TraceRefs", &traced_references)) {
+  void* symbol = nullptr;
+  if (find_symbol("PyModule_Create2TraceRefs", &symbol)) {
     return refuse(reason, capacity, "Stacks are off: this Python was built to trace references (Py_TRACE_REFS).");
+  }
+  if (find_symbol("_Py_stackref_get_object", &symbol)) {
+    return refuse(reason, capacity, "Stacks are off: this Python was built to check references (Py_STACKREF_DEBUG).");
   }
   const gm_status status = find_layout(*version, layout, reason, capacity);
   if (status != GM_OK) return status;
@@ -251,16 +273,21 @@ PythonAnswers find_answers(const Python& python) {
   const char* runtime = nullptr;
   const char* state = python.find_thread_state();
   if (!find_symbol("Py_Version", &version) || !find_symbol("_PyRuntime", &runtime) || state == nullptr) return {};
-  PythonAnswers answers = {runtime + kInitialized312, runtime + kInterpreterHead312, {}};
+  const char* initialized = runtime + kInitialized312;
+  PythonAnswers answers = {initialized, runtime + kInterpreterHead312, {}};
   if (*version >= 0x030d0000) {
     const uint64_t finalizing = load<uint64_t>(runtime, kRuntimeFinalizing * sizeof(uint64_t));
-    answers.initialized = runtime + finalizing - kInitializedBeforeFinalizing;
+    initialized = runtime + finalizing - kInitializedBeforeFinalizing;
+    answers.initialized = runtime + finalizing - kCoreInitializedBeforeFinalizing;
     answers.interpreter_head = runtime + load<uint64_t>(runtime, kRuntimeInterpreterHead * sizeof(uint64_t));
   }
-  const bool is_as_laid_out = load<int>(answers.initialized, 0) == python.is_initialized() &&
+  const bool is_as_laid_out = load<int>(initialized, 0) == python.is_initialized() &&
+                              (load<int>(answers.initialized, 0) != 0) == python.is_alive() &&
                               load<const char*>(answers.interpreter_head, 0) == python.find_interpreter_head();
+  if (!is_as_laid_out) return {};
   uint32_t key;
-  const bool is_found = is_as_laid_out && find_state_key(python, state, &key) && answers.state.find(key);
+  const bool is_found = find_state_key(python, state, &key) ? answers.state.find(key)
+                                                            : find_state_variable(python, state, &answers.state);
   return is_found ? answers : PythonAnswers{};
 }
 

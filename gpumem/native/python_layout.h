@@ -71,16 +71,20 @@ struct Python {
   const char* (*find_holder_state)();      // 3.11: of the thread holding the lock; 3.12+: the caller's, if it holds it
   const char* (*find_interpreter_head)();  // the newest interpreter
   int64_t (*hash_object)(const char*);  // of an immutable object of a built-in type: takes no reference, raises nothing
-  int (*is_initialized)();              // 0 from the start of finalisation on
+  int (*is_initialized)();              // 0 from the start of finalisation on, and in 3.15 while site is imported
+  int (*is_finalizing)();               // 1 from the start of finalisation on; null: Python is older than 3.13
   const char* text_type;                // str
   const char* main_interpreter;         // the first interpreter
   bool is_holder_own;                   // find_holder_state tells the caller's state: 3.12+
+
+  // False from the start of finalisation on; true as long as code runs before.
+  bool is_alive() const { return is_finalizing != nullptr ? is_finalizing() == 0 : is_initialized() != 0; }
 };
 
-// Where the answers of three of those functions lie. To read them there takes two cache lines where the calls take a
+// Where three of those answers lie. To read them there takes two cache lines where the calls take a
 // dozen, which a program's own work between two events seldom leaves in the nearest caches.
 struct PythonAnswers {
-  const char* initialized;       // an int: what is_initialized answers; null: the functions have to be asked
+  const char* initialized;       // an int, 0 where is_alive answers false; null: the functions have to be asked
   const char* interpreter_head;  // a pointer: what find_interpreter_head answers
   ThreadValue state;             // find_thread_state's answer to each thread
 };

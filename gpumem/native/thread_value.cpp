@@ -1,5 +1,11 @@
 #include "thread_value.h"
 
+#include <link.h>
+
+#include <thread>
+
+#include "journal_file.h"
+
 namespace gpumem {
 
 #if defined(__x86_64__) && defined(__GLIBC__)
@@ -34,7 +40,54 @@ bool is_place_of_values(int64_t distance, pthread_key_t key) {
   return is_place;
 }
 
+struct LocalsQuestion {
+  uintptr_t code;
+  ThreadLocals found;
+};
+
+// Called for one loaded object after another until it answers 1.
+int answer_if_holding(dl_phdr_info* object, size_t, void* asked) {
+  auto* question = static_cast<LocalsQuestion*>(asked);
+  const ElfW(Phdr)* locals = nullptr;
+  bool is_holding = false;
+  for (const ElfW(Phdr)* part = object->dlpi_phdr; part != object->dlpi_phdr + object->dlpi_phnum; ++part) {
+    if (part->p_type == PT_TLS) locals = part;
+    is_holding =
+        is_holding || (part->p_type == PT_LOAD && question->code - (object->dlpi_addr + part->p_vaddr) < part->p_memsz);
+  }
+  if (!is_holding) return 0;
+  if (locals != nullptr && object->dlpi_tls_data != nullptr) {
+    question->found = {static_cast<char*>(object->dlpi_tls_data), locals->p_memsz};
+  }
+  return 1;
+}
+
+// From the calling thread's thread pointer; 0: it has none.
+int64_t distance_of_locals(const void* code) {
+  const char* start = find_thread_locals(code).start;
+  return start == nullptr ? 0 : start - thread_pointer();
+}
+
 }  // namespace
+
+ThreadLocals find_thread_locals(const void* code) {
+  LocalsQuestion question = {reinterpret_cast<uintptr_t>(code), {nullptr, 0}};
+  ::dl_iterate_phdr(answer_if_holding, &question);
+  return question.found;
+}
+
+bool ThreadValue::find_variable(const void* code, size_t offset) {
+  const int64_t locals = distance_of_locals(code);
+  const int64_t distance = locals + static_cast<int64_t>(offset) - kValueInSlot;
+  // What was loaded later has its variables wherever there was room, for each thread and often not before it asks.
+  int64_t elsewhere = 0;
+  std::thread other;
+  if (!start_quiet_thread(&other, "gpumem", [&] { elsewhere = distance_of_locals(code); })) return false;
+  other.join();
+  distance_ = static_cast<int16_t>(distance);
+  sequence_ = kVariable;
+  return locals != 0 && locals == elsewhere && distance == distance_;
+}
 
 bool ThreadValue::find(pthread_key_t key) {
   const void* value = ::pthread_getspecific(key);

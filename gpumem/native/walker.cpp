@@ -123,7 +123,7 @@ class FrameHasher {
 
 // The calling thread's innermost frame; null without Python, in a sub-interpreter and while finalising.
 [[gnu::always_inline]] inline const char* current_frame() {
-  if (g_python.is_initialized() == 0) return nullptr;
+  if (!g_python.is_alive()) return nullptr;
   const char* holder = g_python.find_holder_state();
   const bool is_own = g_python.is_holder_own && holder != nullptr;
   const char* state = is_own ? holder : g_python.find_thread_state();

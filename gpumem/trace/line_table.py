@@ -1,4 +1,4 @@
-"""Source lines from a code object's location table, as CPython 3.11 to 3.14 write it (co_linetable).
+"""Source lines from a code object's location table, as CPython 3.11 to 3.15 write it (co_linetable).
 
 Owns: decoding of the table into ranges of instructions and their lines. Must not know: where tables come from, what
 code they belong to.

@@ -72,7 +72,7 @@ def test_start_and_stop_record_too_and_the_programs_end_stops(tmp_path: Path) ->
     assert traces["first.gpumem"].meta.stacks_off is not None
 
 
-UNKNOWN_PYTHON = "Stacks are off: gpumem walks CPython 3.11 to 3.14, this is 3.19."
+UNKNOWN_PYTHON = "Stacks are off: gpumem walks CPython 3.11 to 3.15, this is 3.19."
 
 
 def test_python_whose_stacks_are_not_walked_is_recorded_and_told_why_there_are_none(tmp_path: Path) -> None:

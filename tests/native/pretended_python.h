@@ -21,14 +21,24 @@
 
 using Object = std::vector<char>;
 
-// 3.12's first words; or the table for debuggers of later ones, which says where behind it they are.
+// 3.12's first words; or the table for debuggers of later ones, which says where behind it the others are.
+constexpr bool kHasTable = PRETENDED_VERSION >= 0x030d0000;
 union Runtime {
   struct {
-    uint64_t unknown[PRETENDED_VERSION < 0x030d0000 ? 2 : 124];
+    uint64_t unknown[2];
     int initialized;
     uint64_t unknown_too[2];
     const char* interpreter_head;
-  } members;
+  } of_312;
+  struct {
+    uint64_t table[123];
+    int preinitialized;
+    int core_initialized;
+    int initialized;
+    const char* finalizing;
+    uint64_t unknown;
+    const char* interpreter_head;
+  } of_later;
   uint64_t words[128];
 };
 
@@ -42,27 +52,38 @@ PRETENDED char PyBytes_Type[8] = {};
 
 inline char g_main_interpreter[8];
 inline char g_other_interpreter[8];
-inline int& g_is_initialized = _PyRuntime.members.initialized;
-inline const char*& g_head_interpreter = _PyRuntime.members.interpreter_head;
+inline int& g_is_alive = kHasTable ? _PyRuntime.of_later.core_initialized : _PyRuntime.of_312.initialized;
+inline const char*& g_head_interpreter =
+    kHasTable ? _PyRuntime.of_later.interpreter_head : _PyRuntime.of_312.interpreter_head;
 
-// CPython keeps the calling thread's state under a pthread key, other software under another.
+// CPython keeps the calling thread's state under a pthread key, from 3.15 on in a variable; other software does too.
 inline pthread_key_t g_others_key;
 inline pthread_key_t g_state_key = [] {
   pthread_key_t key;
   pthread_key_create(&g_others_key, nullptr);
   pthread_key_create(&key, nullptr);
-  g_is_initialized = 1;
+  g_is_alive = 1;
   g_head_interpreter = g_main_interpreter;
   return key;
 }();
+inline thread_local const char* g_others_variable = nullptr;
+inline thread_local const char* g_state_variable = nullptr;
+constexpr bool kHasStateVariable = PRETENDED_VERSION >= 0x030f0000;
 class ThreadStatePointer {
  public:
   ThreadStatePointer& operator=(const char* state) {
-    pthread_setspecific(g_state_key, state);
     pthread_setspecific(g_others_key, state);
+    g_others_variable = state;
+    if (kHasStateVariable) {
+      g_state_variable = state;
+    } else {
+      pthread_setspecific(g_state_key, state);
+    }
     return *this;
   }
-  operator const char*() const { return static_cast<const char*>(pthread_getspecific(g_state_key)); }
+  operator const char*() const {
+    return kHasStateVariable ? g_state_variable : static_cast<const char*>(pthread_getspecific(g_state_key));
+  }
 };
 inline ThreadStatePointer g_thread_state;
 inline std::atomic<int> g_state_question_count{0};  // how often CPython was asked for the calling thread's state
@@ -96,8 +117,13 @@ PRETENDED const char* PyInterpreterState_Head() {
   return g_head_interpreter;
 }
 PRETENDED int Py_IsInitialized() {
-  return g_is_initialized;
+  return kHasTable ? _PyRuntime.of_later.initialized : g_is_alive;
 }
+#if PRETENDED_VERSION >= 0x030d0000
+PRETENDED int Py_IsFinalizing() {
+  return g_is_alive == 0;
+}
+#endif
 PRETENDED const char* PyThreadState_GetInterpreter(const char* state) {
   return get<const char*>(state, 16);
 }

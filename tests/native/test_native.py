@@ -25,6 +25,7 @@ PROGRAMS = [
     "test_walker_chains",
     "test_walker_313",
     "test_walker_314",
+    "test_walker_315",
     "test_tick_clock",
     "test_thread_value",
     "test_live_allocator",

@@ -1,8 +1,11 @@
-// A pthread key's value read in place: what pthread_getspecific says, in every thread.
+// A pthread key's value, or a thread-local variable's, read in place: what pthread_getspecific or the variable itself
+// says, in every thread.
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -122,6 +125,45 @@ void test_places_that_cannot_be_known() {
   ::pthread_setspecific(keys[39].key, pointer_of(0x1a7e));
   EXPECT(!ThreadValue().find(keys[39].key));
 }
+
+thread_local const void* t_others = nullptr;
+thread_local const void* t_variable = nullptr;
+
+void test_each_thread_has_its_own_variable() {
+  t_others = pointer_of(0x5eed);
+  t_variable = pointer_of(0x5eed);
+  const auto code = reinterpret_cast<const void*>(test_places_that_cannot_be_known);
+  const gpumem::ThreadLocals locals = gpumem::find_thread_locals(code);
+  const auto offset = static_cast<size_t>(reinterpret_cast<char*>(&t_variable) - locals.start);
+  EXPECT(offset + sizeof t_variable <= locals.bytes);
+  ThreadValue value;
+  EXPECT(value.find_variable(code, offset));
+  EXPECT(value.get() == pointer_of(0x5eed));
+  t_others = nullptr;
+  EXPECT(value.get() == pointer_of(0x5eed));
+  std::thread([&value] {
+    t_others = pointer_of(0x5eed);
+    EXPECT(value.get() == nullptr);
+    t_variable = pointer_of(0x7e57);
+    EXPECT(value.get() == pointer_of(0x7e57));
+  }).join();
+  EXPECT(value.get() == pointer_of(0x5eed));
+}
+
+// Nor are those of a library that was loaded later at one place in all threads.
+void test_late_variables_cannot_be_known() {
+  void* library = ::dlopen(LATE_VARIABLES, RTLD_NOW);
+  EXPECT(library != nullptr);
+  const void** (*late_variable)() = nullptr;
+  void* found = ::dlsym(library, "late_variable");
+  std::memcpy(&late_variable, &found, sizeof found);
+  const void** variable = late_variable();
+  *variable = pointer_of(0x5eed);
+  EXPECT(gpumem::find_thread_locals(found).start == reinterpret_cast<char*>(variable));
+  EXPECT(!ThreadValue().find_variable(found, 0));
+  EXPECT(gpumem::find_thread_locals(&library).start == nullptr);
+  EXPECT(!ThreadValue().find_variable(&library, 0));
+}
 #endif
 
 }  // namespace
@@ -132,6 +174,8 @@ int main(int, char**) {
 #if defined(__x86_64__) && defined(__GLIBC__)
   run_case("key that is gone", test_value_of_a_key_that_is_gone);
   run_case("unknown places", test_places_that_cannot_be_known);
+  run_case("each thread's variable", test_each_thread_has_its_own_variable);
+  run_case("late variables", test_late_variables_cannot_be_known);
 #endif
   return exit_code();
 }

@@ -1,5 +1,9 @@
 // The walker against a pretended interpreter: what it refuses, which frames it shows, how names are written, and
 // the cache of ids with many threads in it. Chains that it remembers: test_walker_chains.cpp.
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,7 +26,7 @@ std::string start_refused() {
 }
 
 void test_unknown_versions_are_refused_with_a_sentence() {
-  const std::string known = "Stacks are off: gpumem walks CPython 3.11 to 3.14, this is ";
+  const std::string known = "Stacks are off: gpumem walks CPython 3.11 to 3.15, this is ";
   Py_Version = 0x030a0df0;
   EXPECT_EQUAL(start_refused(), known + "3.10.");
   Py_Version = 0x031300f0;
@@ -34,7 +38,7 @@ void test_unknown_versions_are_refused_with_a_sentence() {
 }
 
 void test_a_python_without_its_table_or_lock_is_refused() {
-  for (const unsigned long version : {0x030d00f0, 0x030e00f0}) {
+  for (const unsigned long version : {0x030d00f0, 0x030e00f0, 0x030f00f0}) {
     _PyRuntime.words[0] = 0;
     Py_Version = version;
     const std::string hidden =
@@ -48,6 +52,21 @@ void test_a_python_without_its_table_or_lock_is_refused() {
     EXPECT_EQUAL(start_refused(),
                  "Stacks are off: this is a free-threaded Python; run the program with the standard build.");
   }
+}
+
+// In a child: a library whose symbol was found stays loaded.
+void test_a_python_that_checks_its_references_is_refused() {
+  const pid_t child = fork();
+  if (child == 0) {
+    Py_Version = 0x030e00f0;
+    EXPECT(::dlopen(CHECKED_REFERENCES, RTLD_NOW | RTLD_GLOBAL) != nullptr);
+    EXPECT_EQUAL(start_refused(), "Stacks are off: this Python was built to check references (Py_STACKREF_DEBUG).");
+    std::fflush(nullptr);
+    _exit(exit_code());
+  }
+  int status = -1;
+  EXPECT_EQUAL(waitpid(child, &status, 0), child);
+  EXPECT_EQUAL(status, 0);
 }
 
 void test_objects_laid_out_otherwise_are_refused() {
@@ -113,9 +132,9 @@ void test_no_stack_rather_than_a_wrong_one() {
   const char* frame = make_frame(simple_code(1), 10, 0, nullptr);
   g_thread_state = make_thread_state(frame);
   EXPECT_EQUAL(depth_now(), 1);
-  g_is_initialized = 0;
+  g_is_alive = 0;
   EXPECT_EQUAL(depth_now(), 0);
-  g_is_initialized = 1;
+  g_is_alive = 1;
   // A sub-interpreter exists: only while this thread's state is known to run is its stack known.
   g_head_interpreter = g_other_interpreter;
   EXPECT_EQUAL(depth_now(), 0);
@@ -242,6 +261,7 @@ void test_stopped_is_for_good() {
 int main(int, char** arguments) {
   run_case("unknown versions", test_unknown_versions_are_refused_with_a_sentence);
   run_case("without table or lock", test_a_python_without_its_table_or_lock_is_refused);
+  run_case("checked references", test_a_python_that_checks_its_references_is_refused);
   run_case("other layouts", test_objects_laid_out_otherwise_are_refused);
   run_case("frames left out", test_frames_without_meaning_are_left_out);
   run_case("1024 frames", test_the_innermost_1024_frames_are_kept);

@@ -134,9 +134,9 @@ void test_the_shortcut_gives_no_stack_rather_than_a_wrong_one() {
   const int question_count = g_state_question_count;
   EXPECT_EQUAL(gm_walker_intern_current(), stack);
   EXPECT_EQUAL(g_state_question_count.load(), question_count);  // the shortcut is in use
-  g_is_initialized = 0;
+  g_is_alive = 0;
   EXPECT_EQUAL(gm_walker_intern_current(), 0);
-  g_is_initialized = 1;
+  g_is_alive = 1;
   g_head_interpreter = g_other_interpreter;
   EXPECT_EQUAL(gm_walker_intern_current(), 0);
   g_holder_state = g_thread_state;

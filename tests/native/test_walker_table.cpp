@@ -1,6 +1,7 @@
 // The walker against a pretended interpreter that says in its table for debuggers where things are, as CPython does
 // from 3.13 on. PRETENDED_VERSION says which it is: a process can start the walker of one only.
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "expect.h"
@@ -12,37 +13,37 @@ namespace {
 constexpr bool kIsTagged = PRETENDED_VERSION >= 0x030e0000;
 
 struct Word {
-  uint32_t index_313;
-  uint32_t index_314;
+  uint32_t indices[3];  // in 3.13, 3.14 and 3.15
   uint64_t value;
 };
 
 // Where CPython's own headers have these words, and where pretended_python.h puts what they name.
 constexpr Word kWords[] = {
-    {1, 1, PRETENDED_VERSION},
-    {4, 4, 126 * 8},  // of the runtime: finalizing, right behind what Py_IsInitialized answers
-    {5, 5, 127 * 8},  // the first interpreter
-    {22, 25, 16},     // of a thread state: interpreter
-    {23, 26, 72},     // the frame
-    {29, 32, 8},      // of a frame: the caller's
-    {30, 33, 0},      // code object
-    {31, 34, 56},     // instruction
-    {33, 36, 70},     // owner
-    {35, 40, 112},    // of a code object: file
-    {37, 42, 128},    // name
-    {38, 43, 136},    // line table
-    {39, 44, 68},     // first line
-    {43, 48, 192},    // first instruction
-    {65, 75, 16},     // of bytes: length
-    {66, 76, 32},     // start
-    {68, 78, 32},     // of a str: state
-    {69, 79, 16},     // length
-    {70, 80, 40},     // bytes of one that has no characters
+    {{1, 1, 1}, PRETENDED_VERSION},
+    {{4, 4, 4}, offsetof(Runtime, of_later.finalizing)},        // of the runtime
+    {{5, 5, 5}, offsetof(Runtime, of_later.interpreter_head)},  // the first interpreter
+    {{22, 25, 25}, 16},                                         // of a thread state: interpreter
+    {{23, 26, 26}, 72},                                         // the frame
+    {{29, 32, 40}, 8},                                          // of a frame: the caller's
+    {{30, 33, 41}, 0},                                          // code object
+    {{31, 34, 42}, 56},                                         // instruction
+    {{33, 36, 44}, 70},                                         // owner
+    {{35, 40, 48}, 112},                                        // of a code object: file
+    {{37, 42, 50}, 128},                                        // name
+    {{38, 43, 51}, 136},                                        // line table
+    {{39, 44, 52}, 68},                                         // first line
+    {{43, 48, 56}, 192},                                        // first instruction
+    {{65, 75, 87}, 16},                                         // of bytes: length
+    {{66, 76, 88}, 32},                                         // start
+    {{68, 78, 90}, 32},                                         // of a str: state
+    {{69, 79, 91}, 16},                                         // length
+    {{70, 80, 92}, 40},                                         // bytes of one that has no characters
 };
 
 void fill_table() {
   std::memcpy(_PyRuntime.words, "xdebugpy", 8);
-  for (const Word& word : kWords) _PyRuntime.words[kIsTagged ? word.index_314 : word.index_313] = word.value;
+  constexpr uint32_t kMinor = PRETENDED_VERSION >> 16 & 0xff;
+  for (const Word& word : kWords) _PyRuntime.words[word.indices[kMinor - 13]] = word.value;
 }
 
 const char* with_tag(const char* object, uintptr_t tag) {
@@ -54,7 +55,6 @@ void show(const char* frame) {
   put(state, 16, static_cast<const char*>(g_main_interpreter));
   put(state, 72, frame);
   g_thread_state = state;
-  g_holder_state = state;
 }
 
 // A function called by C, called by a function; what stands between them runs no code.
@@ -74,9 +74,13 @@ void test_frames_are_read_as_the_table_says() {
   char* generator = make_frame(simple_code(2), 0, 1, make_chain(code, 12));
   put(generator, 0, with_tag(get<const char*>(generator, 0), 1));
   show(generator);
+  g_holder_state = g_thread_state;
   char reason[256] = "";
   EXPECT_EQUAL(gm_walker_start(reason, sizeof reason), GM_OK);
   EXPECT_EQUAL(std::string(reason), "");
+  // Taken away to be found, and given back.
+  EXPECT(g_thread_state == g_holder_state && g_others_variable == g_holder_state);
+  g_holder_state = nullptr;
   uint64_t codes[8] = {};
   uint32_t offsets[8] = {};
   EXPECT_EQUAL(gm_walker_walk(codes, offsets, 8), 3);
@@ -112,7 +116,13 @@ void test_chains_are_remembered(const std::string& folder) {
   const int question_count = g_state_question_count;
   EXPECT_EQUAL(gm_walker_intern_current(), stacks.back());
   EXPECT_EQUAL(g_state_question_count.load(), question_count);  // what the functions answer is read in place
-  g_is_initialized = 0;
+  std::thread([&] {
+    EXPECT_EQUAL(gm_walker_intern_current(), 0);
+    show(chains.front());
+    EXPECT_EQUAL(gm_walker_intern_current(), stacks.front());
+  }).join();
+  show(chains.back());
+  g_is_alive = 0;
   EXPECT_EQUAL(gm_walker_intern_current(), 0);
   EXPECT_EQUAL(gm_recorder_stop("exit"), GM_OK);
 }

@@ -19,10 +19,10 @@ TOP = 12
 @options.top_option(TOP, "segments")
 @options.device_option
 def snapshot(trace: str, moment: str | None, as_json: bool, top: int, device: int | None) -> None:
-    """Show the segments held at a moment, the blocks in them, and the NVML reading nearest to it.
+    """Show the segments held at a moment, the blocks in them, and the NVML reading that shows it best.
 
-    TRACE is a .gpumem file, the journal of a running or killed program, which is not asked itself, or a memory snapshot
-    of PyTorch.
+    TRACE is a .gpumem file, the journal of a running or killed program (the program itself is not asked), or a memory
+    snapshot of PyTorch.
     """
     from gpumem.analyses.snapshot import find_snapshot
     from gpumem.simulate.opening import open_trace

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 def timeline(trace: str, as_json: bool, device: int | None, from_moment: str | None, to_moment: str | None) -> None:
     """Draw allocated and reserved bytes over time, with marks, steps and out-of-memory events.
 
-    Begins where memory begins to move, after imports and start-up; --from start draws all of it. JSON always has all.
+    Begins where memory begins to move, after imports and start-up; --from start draws all of it. JSON leaves
+    nothing out.
 
     TRACE is a .gpumem file, the journal of a running or killed program, or a memory snapshot of PyTorch.
     """

@@ -93,8 +93,15 @@ def run_threads(torch: Any) -> list[str]:
 
 
 def run_graph(torch: Any) -> list[str]:
-    """A captured graph's private pool, which is there at the end."""
+    """A captured graph's private pool, which is there at the end, after one that is gone."""
     before, graph = take(torch, 3 * MIB), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        gone = [take(torch, byte_count) for byte_count in (3 * MIB, 1000, 20 * MIB, 512)]
+        del gone[0]
+        gone.append(take(torch, 2 * MIB))
+    del gone, graph
+    torch.cuda.empty_cache()
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         first = [take(torch, byte_count) for byte_count in SIZES]
         del first[::2]

@@ -132,6 +132,7 @@ class Policy {
   // For a history that begins in mid-run, or was not recorded whole.
   void adopt(const SegmentDescription& segment, const std::vector<BlockDescription>& blocks);
   bool release_free_segment(uint64_t address);
+  void move_to_pool(const Segment* segment, PoolId id);
   void set_pool_use_count(PoolId id, uint32_t use_count);
   void move_border(Block* live_block, uint64_t bytes);
   Block* find_live(uint64_t address) const { return live_.find(address); }

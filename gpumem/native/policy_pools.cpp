@@ -61,6 +61,25 @@ Outcome Policy::end_route(PoolId id) {
   return Outcome::kPoolUnknown;
 }
 
+// An ordinary segment of the default pools turns out to be a private pool's.
+void Policy::move_to_pool(const Segment* segment, PoolId id) {
+  PrivatePool* owner = find_private_pool(id);
+  GM_CHECK(owner && !segment->pool->owner && !segment->is_expandable());
+  Segment* moved = segments_.at(segment->address).get();
+  StreamBlocks* from = moved->lists;
+  moved->pool = moved->pool->is_small ? &owner->small : &owner->large;
+  moved->lists = &moved->pool->streams[moved->stream];
+  ++owner->segment_count;
+  for (Block* block = moved->first; block; block = block->next) {
+    if (block->state != BlockState::kFree) continue;
+    from->free.erase(block);
+    moved->lists->free.insert(block);
+  }
+  PrivateReserve& reserve = private_reserves_[id];
+  for (Counter* counter : {&reserve.all, moved->pool->is_small ? &reserve.small : &reserve.large})
+    counter->add(moved->mapped_bytes);
+}
+
 BlockPool* Policy::pool_for(const Request& request, bool is_small) {
   PrivatePool* owner = nullptr;
   if (request.pool) {

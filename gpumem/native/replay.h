@@ -152,6 +152,8 @@ class TraceFollower : private Device, private EventSink {
   PoolId pool_of_request(const Group& group);
   PoolId pool_of_new_segment(const Group& group, const RecordedEvent& segment_event);
   bool is_explicit_release(const Group& group, const Policy::Attempt& attempt);
+  void find_pools_by_order(const Group& group);
+  PoolId invent_pool();
   bool was_release_forbidden(const Group& group) const;
   bool predicts_release(const std::vector<Block*>& victims, const Group& group) const;
   void release_as_recorded(const Group& group);

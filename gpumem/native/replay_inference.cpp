@@ -52,12 +52,30 @@ PoolId TraceFollower::pool_of_new_segment(const Group& group, const RecordedEven
     if (!may_free_first && policy_.find_fit(plan(request, candidate))) continue;
     return candidate;
   }
+  return invent_pool();
+}
+
+PoolId TraceFollower::invent_pool() {
   constexpr uint64_t kInventedMax = 256;
   if (invented_pools_ == kInventedMax) part(PolicyEvent(), "no pool explains this segment");
   PoolId invented{UINT64_MAX, ++invented_pools_};
   declare_pool(invented, false);
   result_.assumptions |= kPoolsInvented;
   return invented;
+}
+
+// The default pools' large segments go back before their small ones, and these before any private pool's, which go back
+// small ones first: a large segment behind a small one was a private pool's, though the request for it did not show it.
+void TraceFollower::find_pools_by_order(const Group& group) {
+  const Segment* small = nullptr;
+  for (size_t i = group.completed_end; i < group.released_end; ++i) {
+    const RecordedEvent& event = events_[i];
+    const Segment* segment = policy_.find_segment_at(event.address);
+    if (event.kind != GM_SEGMENT_FREE || event.pool_known || !segment || segment->is_expandable()) continue;
+    if (segment->pool->is_small) small = segment;
+    if (segment->pool->is_small || segment->pool->owner || !small) continue;
+    policy_.move_to_pool(segment, small->pool->owner ? small->pool->owner->id : invent_pool());
+  }
 }
 
 // Releases before a request: its own doing, or an empty_cache before it?
@@ -120,6 +138,7 @@ void TraceFollower::restore_cut_segment(const RecordedEvent& alloc, const Policy
 
 // A private pool's segment goes back only when nobody holds the pool any more.
 void TraceFollower::free_released_pools(const Group& group) {
+  find_pools_by_order(group);
   if (!has_private_pools_) return;
   for (size_t i = group.completed_end; i < group.released_end; ++i) {
     const Segment* segment = policy_.find_segment_at(events_[i].address);

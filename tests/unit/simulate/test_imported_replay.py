@@ -72,6 +72,15 @@ def test_recordings_of_other_releases_are_exact_in_their_own_manner(name: str, b
     assert behaviour_of(read_pytorch_snapshot(path).trace.meta.versions.get("torch")) == behaviour
 
 
+def test_a_graph_s_pool_that_is_gone_is_known_by_the_order_in_which_its_segments_went() -> None:
+    path = recording_path("releases/graph_2_6")
+    replayed, recorded = replay(path, with_end=True)
+    assert replayed.exact, replayed.results[0]
+    assert replayed.results[0].device_frees == 4
+    assert replayed.results[0].assumptions & ReplayAssumption.LOST_POOLS
+    assert_same_places(replayed.heaps[0], recorded)
+
+
 @pytest.mark.parametrize(
     ("name", "released"), [("pool_limit_2_11", 0), ("pool_limit_2_14", 2)], ids=["forbidden", "allowed"]
 )

@@ -24,7 +24,7 @@ GROUPS_FOLDED_LEAST = 5
 def changes_section(page: PageFindings, diff: TraceDiff) -> Html:
     """The comparison of the first trace with the second, each device at its peak in each."""
     sides = [
-        tag("p", f"{name}: {foreign(side.path)}, {side_text(side)}", class_="quiet")
+        tag("p", sentence(f"{name}: {foreign(side.path)}, {side_text(side)}"), class_="quiet")
         for name, side in (("Before", diff.before), ("After", diff.after))
     ]
     devices = [part for device in diff.devices for part in _device(page, diff, device)]
@@ -37,7 +37,7 @@ def _device(page: PageFindings, diff: TraceDiff, device: DeviceDiff) -> Iterator
         yield tag("h3", f"Device {device.device}")
     when = own_moments_text(diff, device)
     if when:
-        yield tag("p", f"{when[0].upper()}{when[1:]}.", class_="quiet")
+        yield tag("p", sentence(f"{when[0].upper()}{when[1:]}."), class_="quiet")
     head = _row("th", "", "Before", "After", "Change", "of before")
     rows = [_figure(name, figure) for name, figure in device_figures(diff, device)]
     if rows:
@@ -63,7 +63,8 @@ def _groups(page: PageFindings, changed: Sequence[GroupDiff]) -> Iterator[Html]:
     rest = changed[DIFF_GROUPS_LISTED:]
     if rest:
         delta = format_bytes_delta(sum(group.delta_bytes for group in rest))
-        folded.append(tag("p", f"And {counted(len(rest), 'more site')} with {delta} together.", class_="quiet"))
+        said = f"And {counted(len(rest), 'more site')} with {delta} together."
+        folded.append(tag("p", sentence(said), class_="quiet"))
     yield tag("details", tag("summary", sentence(_folded_text(changed[GROUPS_SHOWN:]))), *folded, class_="more")
 
 

@@ -32,7 +32,7 @@ def ledger_section(page: PageFindings) -> Html:
 
 def _ledger(ledger: Ledger) -> Iterator[Html]:
     whole = (ledger.reserved_bytes if ledger.process_bytes is None else ledger.process_bytes) or 0
-    yield tag("p", _circumstances(ledger), class_="quiet")
+    yield tag("p", sentence(_circumstances(ledger)), class_="quiet")
     name = "The allocator" if ledger.process_bytes is None else "This process"
     rows = list(_rows(ledger.components, 0, 0))
     if ledger.unexplained_bytes is not None:
@@ -40,7 +40,7 @@ def _ledger(ledger: Ledger) -> Iterator[Html]:
         rows.append(("rest", 0, ledger.unexplained_bytes, Evidence.DIFFERENCE, end))
     if rows:
         yield _table(name, whole, rows)
-        yield tag("p", _sums(ledger), class_="quiet")
+        yield tag("p", sentence(_sums(ledger)), class_="quiet")
     if ledger.card:
         yield _table("The card", ledger.card_bytes, list(_rows(ledger.card, 0, 0)))
     if ledger.findings:

@@ -67,7 +67,7 @@ def verdict_section(page: PageFindings) -> Html:
     views = [
         tag(
             "div",
-            tag("p", _about(page, view), class_="quiet"),
+            tag("p", sentence(_about(page, view)), class_="quiet"),
             *(tag("p", sentence(text), class_="verdict") for text in verdict_sentences(view.summary, view.oom)),
             peak_bar(page, view),
             _advice(page, view),
@@ -110,7 +110,7 @@ def _notes(page: PageFindings) -> Iterator[Html]:
         for note in trace_notes(trace.summary):
             of_traces.setdefault(note, []).append(foreign(trace.summary.path))
     if of_traces:
-        lines = [tag("p", note, *_whose(page, paths)) for note, paths in of_traces.items()]
+        lines = [tag("p", sentence(note), *_whose(page, paths)) for note, paths in of_traces.items()]
         yield tag("div", *lines, class_="notes")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpumem.analyses.page import PageView
-from gpumem.render.html.markup import NOTHING, Html, tag
+from gpumem.render.html.markup import NOTHING, Html, sentence, tag
 from gpumem.units import format_bytes, format_duration
 
 COLUMNS = 600
@@ -32,7 +32,7 @@ def curves_preview(view: PageView, duration_ns: int) -> Html:
     ]
     picture = tag("svg", *shapes, viewBox=f"0 0 {COLUMNS} {HEIGHT}", preserveAspectRatio="none", class_="preview")
     text = f"Up to {format_bytes(top)} in {format_duration(end - begin)}; the figure is being drawn …"
-    return Html(picture + tag("p", text, class_="quiet"))
+    return Html(picture + tag("p", sentence(text), class_="quiet"))
 
 
 def _outline(columns: npt.NDArray[np.int64], values: npt.NDArray[np.int64], top: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from gpumem.analyses.page import PageFindings
 from gpumem.analyses.summary import DeviceSummary, TraceSummary
-from gpumem.render.html.markup import NOTHING, Html, foreign, tag
+from gpumem.render.html.markup import NOTHING, Html, foreign, sentence, tag
 from gpumem.render.html.overview import view_label
 from gpumem.render.html.verdict import device_label
 from gpumem.render.summary_words import most
@@ -33,7 +33,7 @@ def ranks_section(page: PageFindings) -> Html:
     return tag(
         "section",
         tag("h2", "Processes and devices"),
-        tag("p", _first(page), class_="verdict"),
+        tag("p", sentence(_first(page)), class_="verdict"),
         tag("div", tag("table", tag("thead", head), tag("tbody", *rows)), class_="scroll"),
         tag("p", text, class_="quiet") if left_out else NOTHING,
         id="ranks",

@@ -10,15 +10,18 @@ from gpumem.render.diff_words import device_figures
 from gpumem.render.html.page import render_page
 from gpumem.render.terminal.diff import render_diff
 from gpumem.render.terminal.theme import UNICODE, Page
+from gpumem.render.text import FIGURE_AND_UNIT
 from gpumem.trace.model import Trace
 from trace_builder import GiB, MiB, TraceBuilder
+from training_trace import training_trace
 
 PAGE = Page(120, UNICODE)
 
 
 def shown_texts(*traces: Trace) -> list[str]:
-    """The texts of a page, each piece between two tags, in order."""
+    """The texts of a page, each piece between two tags, in order; a figure held together with its unit is no piece."""
     page = re.sub(r"(?s)<(script|style)\b.*?</\1>", "", render_page(find_page(traces)))
+    page = re.sub(r'<span class="whole">([^<>]+)</span>', r"\1", page)
     return re.findall(r">([^<>]+)<", page)
 
 
@@ -55,3 +58,12 @@ def test_page_says_that_no_block_has_a_stack_where_none_has() -> None:
 def test_a_comparison_without_any_stack_lays_nothing_at_autograd_s_door() -> None:
     before, after = (TraceBuilder().segment(9 * MiB).alloc("a", byte_count).build() for byte_count in (10, 2000))
     assert "(no Python stack: not recorded, or C++ alone)" in render_diff(compare_traces(before, after), PAGE).plain
+
+
+def test_no_paragraph_may_part_a_figure_from_its_unit() -> None:
+    traces = [training_trace(block_bytes_known=True, oom=oom) for oom in (False, True)]
+    for shown in (traces, traces[1:]):
+        page = re.sub(r'<span class="whole">[^<>]+</span>', "", render_page(find_page(shown)))
+        paragraphs = re.findall(r"<p\b[^>]*>(.*?)</p>", page, re.DOTALL)
+        assert len(paragraphs) > 10
+        assert [text for text in paragraphs if FIGURE_AND_UNIT.search(text)] == []

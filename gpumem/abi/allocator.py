@@ -321,6 +321,13 @@ def answer_cache_info() -> str | None:
     return decode_text(reason.value) if status else None
 
 
+def let_peers_in() -> str | None:
+    """Makes copies between GPUs work with expandable segments; why not, where this PyTorch does not let it."""
+    reason = ctypes.create_string_buffer(TEXT_CAPACITY)
+    status = load_core().gm_torch_let_peers_in(reason, TEXT_CAPACITY)
+    return decode_text(reason.value) if status else None
+
+
 def serve_directly() -> str | None:
     """Has PyTorch come to our allocator by the shortest way; why not, where this PyTorch does not let it."""
     reason = ctypes.create_string_buffer(TEXT_CAPACITY)

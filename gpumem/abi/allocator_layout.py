@@ -10,7 +10,7 @@ from ctypes import POINTER, c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uin
 
 from gpumem.abi.policy_layout import CHeapBlocks, CHeapSegments
 
-ALLOCATOR_ABI_HASH = "ccc3ceceb8739fc65ac9d176f9029aac20948b271ef483e43849d6ee336b054f"
+ALLOCATOR_ABI_HASH = "099bd3ad4602cc47df13b77c9f49c61bae56719a4d8ff98e6218281cedb0dd3c"
 """SHA-256 of the gpumem_allocator.h that this module was written for."""
 
 
@@ -143,6 +143,7 @@ PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "gm_torch_start": (c_int32, (c_uint32, POINTER(c_void_p), c_char_p, c_size_t)),
     "gm_torch_share": (c_int32, (c_void_p,)),
     "gm_torch_answer_cache_info": (c_int32, (c_char_p, c_size_t)),
+    "gm_torch_let_peers_in": (c_int32, (c_char_p, c_size_t)),
     "gm_torch_serve_directly": (c_int32, (c_char_p, c_size_t)),
     "gm_cupy_create": (c_int32, (c_void_p, c_void_p, POINTER(c_void_p))),
     "gm_cupy_malloc_function": (c_void_p, (c_void_p,)),

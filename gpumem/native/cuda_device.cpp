@@ -122,7 +122,10 @@ int CudaDevice::find_current() {
 }
 
 CudaDevice::CudaDevice(const cuda::Functions* driver, cuda::DeviceNumber device, GpuFacts facts)
-    : driver_(driver), device_(device), facts_(std::move(facts)) {}
+    : driver_(driver),
+      device_(device),
+      facts_(std::move(facts)),
+      accesses_{{{cuda::kLocationDevice, device}, cuda::kAccessReadWrite}} {}
 
 bool CudaDevice::start(uint64_t memory_bytes, std::string* why) {
   cuda::Result result = driver_->retain_primary_context(&context_, device_);
@@ -208,14 +211,26 @@ DeviceStatus CudaDevice::map(uint64_t address, uint64_t bytes) {
     status = map_page(address + mapped_bytes, page_bytes);
     if (status == DeviceStatus::kOk) mapped_bytes += page_bytes;
   }
-  if (status == DeviceStatus::kOk) {
-    cuda::AccessDescription access{{cuda::kLocationDevice, device_}, cuda::kAccessReadWrite};
-    status = status_of("cuMemSetAccess", driver_->set_access(address, bytes, &access, 1));
-  }
+  if (status == DeviceStatus::kOk)
+    status = status_of("cuMemSetAccess", driver_->set_access(address, bytes, accesses_.data(), accesses_.size()));
   if (status != DeviceStatus::kOk)
     unmap_pages(address, mapped_bytes, page_bytes);
   else
     used_bytes_ += bytes;
+  return status;
+}
+
+DeviceStatus CudaDevice::let_in(int ordinal, const std::vector<MappedRange>& mapped_now) {
+  cuda::DeviceNumber number = 0;
+  if (!find_number(*driver_, ordinal, &number, &last_error_)) return DeviceStatus::kFailed;
+  Call call(this);
+  if (!call.is_current()) return DeviceStatus::kFailed;
+  accesses_.push_back(cuda::AccessDescription{{cuda::kLocationDevice, number}, cuda::kAccessReadWrite});
+  DeviceStatus status = DeviceStatus::kOk;
+  for (const MappedRange& range : mapped_now)
+    if (status == DeviceStatus::kOk)
+      status = status_of("cuMemSetAccess", driver_->set_access(range.address, range.bytes, &accesses_.back(), 1));
+  if (status != DeviceStatus::kOk) accesses_.pop_back();
   return status;
 }
 

@@ -28,6 +28,11 @@ struct GpuFacts {
   bool has_rdma = false;            // … and reached by network cards
 };
 
+struct MappedRange {
+  uint64_t address;
+  uint64_t bytes;
+};
+
 class CudaDevice : public Device {
  public:
   // The device of the program's ordinal; null with the reason. `memory_bytes`: pretends that the card has no more; 0
@@ -50,6 +55,9 @@ class CudaDevice : public Device {
   DeviceStatus wait_event(DeviceEvent* event) override;
   DeviceStatus synchronise(uint64_t stream) override;
   DeviceStatus memory(DeviceMemory* memory) override;
+
+  // Lets another GPU, by the program's ordinal, at what is mapped here: what is so now, and later ranges too.
+  DeviceStatus let_in(int ordinal, const std::vector<MappedRange>& mapped_now);
 
   const std::string& name() const { return facts_.name; }
   const std::string& uuid() const { return facts_.uuid; }
@@ -80,13 +88,14 @@ class CudaDevice : public Device {
   cuda::DeviceNumber device_;
   cuda::Context context_ = nullptr;
   GpuFacts facts_;
-  uint64_t memory_bytes_ = 0;                  // of the card, or of the smaller one it stands for
-  uint64_t budget_bytes_ = 0;                  // 0: the driver alone decides
-  uint64_t used_bytes_ = 0;                    // segments and mapped pages
-  std::map<uint64_t, uint64_t> reservations_;  // address -> bytes of a page
-  std::map<uint64_t, StreamEvents> streams_;   // events not yet reported; never an empty queue
-  std::deque<uint64_t> over_;                  // events of destroyed streams, not yet reported
-  std::vector<cuda::Event> idle_events_;       // kept for later use
+  uint64_t memory_bytes_ = 0;                      // of the card, or of the smaller one it stands for
+  uint64_t budget_bytes_ = 0;                      // 0: the driver alone decides
+  uint64_t used_bytes_ = 0;                        // segments and mapped pages
+  std::vector<cuda::AccessDescription> accesses_;  // who may read and write what is mapped, itself first
+  std::map<uint64_t, uint64_t> reservations_;      // address -> bytes of a page
+  std::map<uint64_t, StreamEvents> streams_;       // events not yet reported; never an empty queue
+  std::deque<uint64_t> over_;                      // events of destroyed streams, not yet reported
+  std::vector<cuda::Event> idle_events_;           // kept for later use
   uint64_t next_event_ = 1;
   std::string last_error_;
 };

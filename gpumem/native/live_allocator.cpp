@@ -30,6 +30,21 @@ uint16_t own_flags(const LiveOptions& options) {
   return static_cast<uint16_t>(GM_FLAG_OWN_ALLOCATOR | options.number << GM_ALLOCATOR_NUMBER_SHIFT);
 }
 
+// What is mapped of expandable segments, in whole pages.
+std::vector<MappedRange> list_mapped(const Policy& policy) {
+  std::vector<MappedRange> ranges;
+  uint64_t segment_address = 0;
+  policy.visit([&](const SegmentDescription& segment, const BlockDescription& block) {
+    if (segment.page_bytes == 0 || block.state == BlockState::kUnmapped) return;
+    bool continues = !ranges.empty() && segment.address == segment_address &&
+                     ranges.back().address + ranges.back().bytes == block.address;
+    segment_address = segment.address;
+    if (!continues) ranges.push_back(MappedRange{block.address, 0});
+    ranges.back().bytes += block.bytes;
+  });
+  return ranges;
+}
+
 constexpr uint64_t kNoStream = UINT64_MAX;  // captures are found by their filter, not by a stream
 
 }  // namespace
@@ -164,6 +179,14 @@ void LiveAllocator::end_pool(PoolId pool) {
 
 void LiveAllocator::release_pool(PoolId pool) {
   change(Outcome::kOk, [&] { return policy_.release_pool(pool); });
+}
+
+Outcome LiveAllocator::let_in(int ordinal, std::string* why) {
+  return change(Outcome::kOk, [&] {
+    if (!cuda_ || cuda_->let_in(ordinal, list_mapped(policy_)) == DeviceStatus::kOk) return Outcome::kOk;
+    *why = cuda_->last_error();
+    return Outcome::kDeviceFailed;
+  });
 }
 
 // Live blocks are freed first, so that the recording ends with an empty heap.

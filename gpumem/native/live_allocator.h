@@ -83,6 +83,9 @@ class LiveAllocator : private EventSink {
     return body(simulated_);
   }
 
+  // Lets another GPU at its memory, by the program's ordinal; `why` where the driver refuses.
+  Outcome let_in(int ordinal, std::string* why);
+
   // Gives everything back to the driver, live blocks too.
   void close();
 

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -16,6 +17,7 @@
 #include <new>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "gpumem_allocator.h"
 #include "live_allocator.h"
@@ -37,8 +39,9 @@ struct Prepared {
   std::mutex mutex;  // one device is started at a time
   gpumem::Settings settings;
   gpumem::Behaviour behaviour;
-  uint8_t number = 0;                         // of each device's allocator
-  std::array<double, kDevicesMax> fractions;  // what was set for a device; kNoFraction: nothing was
+  uint8_t number = 0;                               // of each device's allocator
+  std::array<double, kDevicesMax> fractions;        // what was set for a device; kNoFraction: nothing was
+  std::array<std::vector<int>, kDevicesMax> peers;  // GPUs that may read and write a device's memory
 
   Prepared() { fractions.fill(kNoFraction); }
 };
@@ -90,6 +93,7 @@ LiveAllocator* start_device(int device) {
   options.limit_bytes = gpumem::limit_of(GM_NO_LIMIT, cuda->memory_bytes(), known.settings);
   double fraction = known.fractions[static_cast<size_t>(device)];
   if (fraction >= 0.0) options.limit_bytes = limit_by_fraction(fraction, cuda->memory_bytes());
+  for (int peer : known.peers[static_cast<size_t>(device)]) cuda->let_in(peer, {});
   auto* made = new LiveAllocator(std::move(cuda), options);
   keep(device, made);
   return made;
@@ -248,6 +252,19 @@ bool take_back(void* address) {
   return has_owner([block = reinterpret_cast<uintptr_t>(address)](LiveAllocator& allocator) {
     return guarded_value(kServesNoMore, [&] { return allocator.free(block, kServesNoMore); });
   });
+}
+
+void let_in(int device, int peer) {
+  if (device < 0 || device >= kDevicesMax) return;
+  std::lock_guard<std::mutex> lock(g_prepared.mutex);
+  std::vector<int>& peers = g_prepared.peers[static_cast<size_t>(device)];
+  if (std::find(peers.begin(), peers.end(), peer) != peers.end()) return;
+  LiveAllocator* allocator = find_allocator(device);
+  std::string why;
+  if (allocator && allocator->let_in(peer, &why) != Outcome::kOk)
+    throw std::runtime_error("gpumem's allocator cannot let GPU " + std::to_string(peer) + " at the memory of GPU " +
+                             std::to_string(device) + ": " + why);
+  peers.push_back(peer);
 }
 
 Asked last_asked() {

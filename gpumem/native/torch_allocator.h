@@ -13,6 +13,9 @@ namespace gpumem::torch {
 // Takes a block back, whichever device's it is; false: none of our allocators handed it out.
 [[gnu::hot]] bool take_back(void* address);
 
+// Lets a GPU at the memory of a device, now and when its allocator comes to be; throws where the driver refuses.
+void let_in(int device, int peer);
+
 // The calling thread's last request by way of gm_torch_malloc.
 struct Asked {
   int device = -1;

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from gpumem import abi
-from gpumem.abi.allocator import answer_cache_info, load_core, prepare_torch, serve_directly
+from gpumem.abi.allocator import answer_cache_info, let_peers_in, load_core, prepare_torch, serve_directly
 from gpumem.abi.torch_release import behaviour_of
 from gpumem.errors import TrackerUnavailable
 from gpumem.recorder import own_allocators, torch_figures
@@ -68,7 +68,8 @@ def plug_in(torch: ModuleType, *, settings: str) -> str | None:
     own_allocators.note_torch_served(settings, torch.__version__)
     _serve_figures(torch)
     serve_directly()  # where it cannot be, requests come by PyTorch's own, longer way and are served as well
-    return answer_cache_info()
+    wrong_between_gpus = let_peers_in()
+    return answer_cache_info() or wrong_between_gpus
 
 
 _kept: list[object] = []

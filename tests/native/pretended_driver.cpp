@@ -38,7 +38,7 @@ struct State {
   std::map<Address, size_t> segments;
   std::map<Address, size_t> reservations;
   std::map<Address, size_t> pages;
-  std::set<Address> accessible;
+  std::map<Address, std::set<int>> accessible;  // page -> devices that may
   std::map<Address, size_t> handles;
   std::map<uint64_t, uint64_t> queued;  // work begun by stream
   std::map<uint64_t, uint64_t> done;    // work finished by stream
@@ -104,6 +104,13 @@ EXPORT void pretend_card(size_t card_bytes, int device_count) {
 EXPORT size_t pretend_used_bytes() {
   std::lock_guard<std::mutex> lock(driver_mutex());
   return state().used_bytes;
+}
+// Of mapped pages, what a device may read and write.
+EXPORT size_t pretend_accessible_bytes(int device) {
+  std::lock_guard<std::mutex> lock(driver_mutex());
+  size_t bytes = 0;
+  for (const auto& [page, devices] : state().accessible) bytes += devices.count(device) ? state().pages[page] : 0;
+  return bytes;
 }
 EXPORT int pretend_retained() {
   std::lock_guard<std::mutex> lock(driver_mutex());
@@ -312,14 +319,15 @@ EXPORT int cuMemUnmap(Address address, size_t bytes) {
 EXPORT int cuMemSetAccess(Address address, size_t bytes, const void* descriptions, size_t count) {
   std::lock_guard<std::mutex> lock(driver_mutex());
   check_call(true);
-  int fields[3];
-  std::memcpy(fields, descriptions, sizeof fields);
-  require(count == 1 && fields[0] == 1 && fields[2] == 3, "access was given otherwise than to the device");
+  std::vector<int> fields(3 * count);
+  std::memcpy(fields.data(), descriptions, fields.size() * sizeof(int));
+  for (size_t i = 0; i < count; ++i)
+    require(fields[3 * i] == 1 && fields[3 * i + 2] == 3, "access was given otherwise than to a device");
   if (int result = failure_of("cuMemSetAccess")) return result;
   for (size_t offset = 0; offset < bytes;) {
     auto page = state().pages.find(address + offset);
     require(page != state().pages.end(), "access was given to what is not mapped");
-    state().accessible.insert(page->first);
+    for (size_t i = 0; i < count; ++i) state().accessible[page->first].insert(fields[3 * i + 1]);
     offset += page->second;
   }
   return kSuccess;

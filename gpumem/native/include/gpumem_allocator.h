@@ -158,6 +158,9 @@ GM_API gm_status gm_torch_share(gm_allocator* allocator);
 /* Makes cudnn.benchmark work: PyTorch asks the allocator in use for its largest free block, which a pluggable one
  * refuses to say. GM_UNSUPPORTED with a sentence where this PyTorch is laid out otherwise. */
 GM_API gm_status gm_torch_answer_cache_info(char* reason, size_t capacity);
+/* Makes copies between GPUs work with expandable segments. GM_UNSUPPORTED with a sentence where this PyTorch is laid
+ * out otherwise. */
+GM_API gm_status gm_torch_let_peers_in(char* reason, size_t capacity);
 /* Has PyTorch's requests come without the table that its pluggable allocator keeps of every block; to be called before
  * any. GM_UNSUPPORTED with the reason where this PyTorch is laid out otherwise: they come the longer way. */
 GM_API gm_status gm_torch_serve_directly(char* reason, size_t capacity);

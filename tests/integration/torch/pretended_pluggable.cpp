@@ -43,6 +43,11 @@ extern "C" EXPORTED void pretended_current(int device, uint64_t stream_handle) {
   stream = stream_handle;
 }
 
+// The runtime's, which libc10_cuda.so brings along.
+extern "C" EXPORTED int cudaMemcpyPeerAsync(void*, int, const void*, int, size_t, void*) {
+  return 2;
+}
+
 #else
 
 namespace c10::cuda {
@@ -74,7 +79,10 @@ struct EXPORTED CUDAPluggableAllocator {
   virtual void cacheInfo(c10::DeviceIndex device, size_t* largest_bytes);
   virtual void* raw_alloc(size_t bytes);
   virtual c10::DataPtr allocate(size_t bytes);
+  virtual void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex accessed_device);
   virtual void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream);
+  virtual int memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream,
+                          bool is_let_in);
 
   void* ask(size_t bytes, int device, cudaStream_t stream) {
     void* address = malloc_(bytes, device, stream);
@@ -95,6 +103,7 @@ struct EXPORTED CUDAPluggableAllocator {
   Malloc malloc_ = nullptr;
   Free free_ = nullptr;
   Manner manner_ = Manner::kAsPyTorch;
+  int peer_count_ = 0;
   std::mutex mutex_;
   std::map<void*, Row> rows_;
 };
@@ -129,6 +138,14 @@ void CUDAPluggableAllocator::raw_delete(void* address) {
 
 void CUDAPluggableAllocator::cacheInfo(c10::DeviceIndex, size_t*) {
   throw std::runtime_error("CUDAPluggableAllocator does not yet support cacheInfo");
+}
+
+void CUDAPluggableAllocator::enablePeerAccess(c10::DeviceIndex, c10::DeviceIndex) {
+  ++peer_count_;
+}
+
+int CUDAPluggableAllocator::memcpyAsync(void*, int, const void*, int, size_t, cudaStream_t, bool) {
+  return 1;
 }
 
 CUDAPluggableAllocator* in_use() {
@@ -224,6 +241,17 @@ EXPORTED void pretended_threads(int thread_count, int tensor_count) {
   std::vector<std::thread> threads;
   for (int number = 0; number < thread_count; ++number) threads.emplace_back(work, number);
   for (std::thread& thread : threads) thread.join();
+}
+
+// How often PyTorch's own function has been asked.
+EXPORTED int pretended_enable_peer_access(int device, int accessed_device) {
+  in_use()->enablePeerAccess(static_cast<c10::DeviceIndex>(device), static_cast<c10::DeviceIndex>(accessed_device));
+  return plugged.peer_count_;
+}
+
+// 1 by PyTorch's own function, 2 by the runtime's for copies between GPUs.
+EXPORTED int pretended_copy(int to_device, int from_device, int is_let_in) {
+  return in_use()->memcpyAsync(nullptr, to_device, nullptr, from_device, 1, nullptr, is_let_in != 0);
 }
 
 EXPORTED void* pretended_raw_alloc(size_t bytes) {

@@ -40,13 +40,15 @@ raw_alloc = function("raw_alloc", ctypes.c_void_p, ctypes.c_size_t)
 raw_alloc_with_stream = function("raw_alloc_with_stream", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 raw_delete = function("raw_delete", ctypes.c_bool, ctypes.c_void_p)
 threads = function("threads", None, ctypes.c_int, ctypes.c_int)
+enable_peer_access = function("enable_peer_access", ctypes.c_int, ctypes.c_int, ctypes.c_int)
+copy = function("copy", ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 def make_current(device, stream): c10_cuda.pretended_current(device, ctypes.c_uint64(stream))
 def tensor(byte_count):
     device = ctypes.c_int(-2)
     return make_tensor(byte_count, ctypes.byref(device)), device.value
-def start(manner):
+def start(manner, settings=""):
     allocator.load_core()
-    allocator.prepare_torch("")
+    allocator.prepare_torch(settings)
     plug(abi.function_address("gm_torch_malloc"), abi.function_address("gm_torch_free"), manner)
     return allocator.serve_directly()
 def live(device):
@@ -186,6 +188,30 @@ def test_largest_free_block_is_answered_beside_it(libraries: Path) -> None:
     print(rows())
     """
     assert run(libraries, program) == "None None None\n0\n"
+
+
+def test_expandable_segments_are_open_to_the_gpus_that_pytorch_lets_in(libraries: Path) -> None:
+    program = """
+    def mapped(): return [driver.pretend_accessible_bytes(device) // MIB for device in (0, 1)]
+    print(start(0, "expandable_segments:True"), allocator.let_peers_in())
+    tensor(15 * MIB)
+    print(mapped(), enable_peer_access(1, 0), mapped())
+    tensor(15 * MIB)
+    print(mapped(), enable_peer_access(1, 0), mapped())
+    print(enable_peer_access(0, 1), mapped())
+    make_current(1, 0)
+    tensor(1)
+    print(mapped())
+    print(copy(1, 0, True), copy(0, 0, False), copy(1, 0, False))
+    """
+    assert run(libraries, program).splitlines() == [
+        "None None",
+        "[20, 0] 1 [20, 20]",
+        "[40, 40] 2 [40, 40]",
+        "3 [40, 40]",
+        "[42, 42]",
+        "1 1 2",
+    ]
 
 
 def test_pytorch_without_these_functions_is_left_as_it_is(libraries: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def summary(
     from_moment: str | None,
     to_moment: str | None,
 ) -> None:
-    """Say what was live at the peak, who asked for it, how the cache behaved and what NVML saw.
+    """Say what was live at the peak, who asked for it, how the cache behaved and what NVML, nvidia-smi's library, saw.
 
     TRACE is a .gpumem file, the journal of a running or killed program, a memory snapshot of PyTorch, or a folder of
     them. The site of a block is the innermost line of your own code that led to it. gpumem report draws all of it.

@@ -1,6 +1,6 @@
 #!/bin/bash
-# gpumem on two real GPUs, in one call of less than three minutes: one process that uses both, on PyTorch's allocator and on
-# ours; two ranks over NCCL recorded together; the page of the ranks' summary. Prints a short table last.
+# gpumem on two real GPUs, in one call of less than four minutes: one process that uses both, on PyTorch's allocator and on
+# ours, expandable segments or not; two ranks over NCCL recorded together; the page of the ranks' summary. Prints a short table last.
 #
 #   OUT=results benchmarks/card_two.sh      the whole log is card_two.log; the traces stay in $OUT
 #   WHEELS=folder …                         installs the wheels in it first, for a machine without network
@@ -8,7 +8,7 @@
 #   SKIP_INSTALL=1 …                        gpumem is installed as it shall be
 set -u
 cd "$(dirname "$0")/.."
-CARD_LOG=card_two CARD_SECONDS=170
+CARD_LOG=card_two CARD_SECONDS=230
 . benchmarks/card_parts.sh
 
 mkdir -p /tmp/training
@@ -21,7 +21,7 @@ texts() {
 export -f texts
 
 part install 100 bash -c install
-part devices 90 "${check[@]}" devices "$OUT"
+part devices 150 "${check[@]}" devices "$OUT"
 part ranks 90 "${check[@]}" ranks "$OUT"
 part texts 30 bash -c texts
 

@@ -9,6 +9,7 @@ Each prints a few lines for the table and exits 1 when something is not as it sh
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any
 
 MIB = 1 << 20
 TRAINING = Path("/tmp/training")
+EXPANDABLE = "expandable_segments:True"
+MANNERS = (("native", ""), ("gpumem", ""), ("native", EXPANDABLE), ("gpumem", EXPANDABLE))
+"""Allocators and their settings."""
 
 
 def gpumem(*arguments: str) -> dict[str, Any]:
@@ -35,13 +39,19 @@ def say(what: str, is_right: bool) -> int:
 
 def check_devices(folder: Path) -> int:
     wrong = 0
-    for allocator in ("native", "gpumem"):
-        path = folder / f"two_devices_{allocator}.gpumem"
+    for allocator, settings in MANNERS:
+        name = f"{allocator}{'_expandable' if settings else ''}"
+        path = folder / f"two_devices_{name}.gpumem"
+        environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": settings}
         words = ["gpumem", "run", "-f", "-q", "--allocator", allocator, "-o", str(path), "two_devices.py"]
-        done = subprocess.run(words, cwd=TRAINING, capture_output=True, text=True, check=True)
+        done = subprocess.run(words, cwd=TRAINING, env=environment, capture_output=True, text=True, check=False)
+        wrong += say(f"{name}: what was copied between them is there", done.returncode == 0)
+        if done.returncode:
+            print(done.stderr)
+            continue
         said = json.loads(done.stdout)
         summary = gpumem("summary", str(path))
-        print(f"{allocator}: {len(summary['devices'])} devices, {summary['events']} events")
+        print(f"{name}: {len(summary['devices'])} devices, {summary['events']} events")
         for device, figures in zip(summary["devices"], said, strict=True):
             peaks = [device[name]["peak"] for name in ("allocated_bytes", "reserved_bytes")]
             expected = [figures[name][1] for name in ("allocated_bytes", "reserved_bytes")]

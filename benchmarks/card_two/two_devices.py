@@ -24,6 +24,7 @@ def main() -> None:
     for number in range(8):
         there = kept[0].to(second)
         kept.append((there[: (number + 1) * MIB] * 2).to(first))
+    assert all(float(block.min()) == float(block.max()) == 2.0 for block in kept[2:])
     mark("copied")
     with torch.cuda.device(second):
         product = torch.ones(1024, 1024, device=second) @ torch.ones(1024, 1024, device=second)

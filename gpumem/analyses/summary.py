@@ -74,7 +74,7 @@ class PeakHolders:
     by_site: Sequence[Holding]
     by_category: dict[str, int]
     unattributed_bytes: int
-    """Held by blocks whose event has neither a Python stack nor a module path."""
+    """Held by blocks without a Python stack, or by none that is known."""
     unmatched_bytes: int
     """The peak less the bytes of the blocks known: not zero only where the recording lacks events."""
     by: GroupBy | None

@@ -22,7 +22,7 @@ from gpumem.abi.library import library_path as library_path
 from gpumem.errors import JournalTaken, JournalUnmappable, OutputUnwritable
 from gpumem.vocabulary import EventFlag, EventKind, ScopeId, StackId
 
-ABI_HASH = "0d1f596eff091ae83d3a7357e12113d0f56488196c33d54d57bb1faad1beaf4f"
+ABI_HASH = "6b39c96cbe6c8a22cd2d980409202da7720080de0dce9c1b06ddb89a91384061"
 """SHA-256 of the gpumem.h that this module was written for."""
 
 NOT_AVAILABLE = 2**64 - 1

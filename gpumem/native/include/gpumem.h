@@ -174,7 +174,7 @@ GM_API void gm_wake_segment_waiters(void);
 
 /* ---- stack walker ------------------------------------------------------------------------- */
 
-/* Reads the interpreter's frame layout (CPython 3.11 to 3.13, symbols by dlsym). GM_UNSUPPORTED
+/* Reads the interpreter's frame layout (CPython 3.11 to 3.15, symbols by dlsym). GM_UNSUPPORTED
  * with a sentence in `reason` for another version or a free-threaded build. */
 GM_API gm_status gm_walker_start(char* reason, size_t capacity);
 /* Interns the calling thread's stack; 0 when it has no Python frames or walking is off. */

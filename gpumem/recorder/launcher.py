@@ -20,6 +20,8 @@ from gpumem.recorder.interpreter import package_root
 from gpumem.recorder.target import Target, TargetKind, find_interpreter_flags
 
 _FRESH_MAIN = {"__name__", "__doc__", "__package__", "__loader__", "__spec__", "__annotations__", "__builtins__"}
+_CACHED: dict[str, None] = {"__cached__": None} if sys.version_info < (3, 15) else {}
+"""What a script is told of the file that its code was cached in: from 3.15 on nothing."""
 
 
 def launch_command(target: Target) -> list[str]:
@@ -86,7 +88,7 @@ def _show_source(code: CodeType, text: str) -> None:
 
 def _run_script(script: str, namespace: dict[str, Any]) -> None:
     if script == "-":
-        namespace.update(__file__="<stdin>", __cached__=None)
+        namespace.update(_CACHED, __file__="<stdin>")
         exec(compile(sys.stdin.buffer.read(), "<stdin>", "exec", dont_inherit=True), namespace)
         return
     path = os.path.abspath(script)
@@ -94,7 +96,7 @@ def _run_script(script: str, namespace: dict[str, Any]) -> None:
     loader: type = importlib.machinery.SourceFileLoader
     if path.endswith(".pyc"):
         loader = importlib.machinery.SourcelessFileLoader
-    namespace.update(__file__=path, __cached__=None, __loader__=loader("__main__", path))
+    namespace.update(_CACHED, __file__=path, __loader__=loader("__main__", path))
     exec(_read_code(path), namespace)
 
 

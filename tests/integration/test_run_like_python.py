@@ -212,6 +212,8 @@ def test_interrupts_while_sealing_do_not_lose_the_trace(tmp_path: Path) -> None:
     assert [mark.name for mark in only_trace(tmp_path).marks] == ["kept"]
 
 
+# The child becomes another program at once, whatever threads the test's libraries have.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_terminal_belongs_to_the_program(tmp_path: Path) -> None:
     write_program(
         tmp_path,

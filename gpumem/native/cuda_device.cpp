@@ -290,7 +290,7 @@ DeviceStatus CudaDevice::record_event(uint64_t stream, DeviceEvent* event) {
   if (result == cuda::kInvalidHandle) return wait_for_destroyed(event);
   if (status_of("cuEventRecord", result) != DeviceStatus::kOk) return DeviceStatus::kFailed;
   event->value = next_event_++;
-  streams_[stream].push_back(RecordedEvent{idle, event->value});
+  events_of(stream).push_back(RecordedEvent{idle, event->value});
   idle_events_.pop_back();  // not before: it would be lost where there is no memory for the queue
   return DeviceStatus::kOk;
 }
@@ -309,11 +309,36 @@ bool CudaDevice::take_over(DeviceEvent* event) {
   return true;
 }
 
-void CudaDevice::finish_first(std::map<uint64_t, StreamEvents>::iterator stream, DeviceEvent* event) {
-  event->value = stream->second.front().value;
-  idle_events_.push_back(stream->second.front().event);
-  stream->second.pop_front();
-  if (stream->second.empty()) streams_.erase(stream);
+uint64_t CudaDevice::key_of(uint64_t stream) {
+  auto found = stream_keys_.find(stream);
+  if (found == stream_keys_.end()) found = stream_keys_.emplace(stream, key_of_(stream)).first;
+  return found->second;
+}
+
+CudaDevice::StreamEvents& CudaDevice::events_of(uint64_t stream) {
+  auto [found, is_new] = streams_.try_emplace(stream);
+  if (is_new && key_of_) order_.insert(key_of(stream), stream);
+  return found->second;
+}
+
+template <class Visit>
+void CudaDevice::visit_streams(Visit visit) {
+  if (!key_of_) {
+    for (auto& [stream, events] : streams_)
+      if (visit(stream, &events)) return;
+    return;
+  }
+  for (const StreamOrder::Slot& slot : order_.slots())
+    if (!slot.is_empty() && visit(slot.stream, &streams_.at(slot.stream))) return;
+}
+
+void CudaDevice::finish_first(uint64_t stream, StreamEvents* events, DeviceEvent* event) {
+  event->value = events->front().value;
+  idle_events_.push_back(events->front().event);
+  events->pop_front();
+  if (!events->empty()) return;
+  if (key_of_) order_.erase(key_of(stream));
+  streams_.erase(stream);
 }
 
 DeviceStatus CudaDevice::poll_event(DeviceEvent* event, bool* found) {
@@ -321,15 +346,18 @@ DeviceStatus CudaDevice::poll_event(DeviceEvent* event, bool* found) {
   if (*found || streams_.empty()) return DeviceStatus::kOk;
   Call call(this);
   if (!call.is_current()) return DeviceStatus::kFailed;
-  for (auto stream = streams_.begin(); stream != streams_.end(); ++stream) {
-    cuda::Result result = driver_->query_event(stream->second.front().event);
-    if (result == cuda::kNotReady) continue;
-    if (result != cuda::kSuccess) return status_of("cuEventQuery", result);
-    finish_first(stream, event);
-    *found = true;
-    break;
-  }
-  return DeviceStatus::kOk;
+  DeviceStatus status = DeviceStatus::kOk;
+  visit_streams([&](uint64_t stream, StreamEvents* events) {
+    cuda::Result result = driver_->query_event(events->front().event);
+    if (result == cuda::kNotReady) return false;
+    *found = result == cuda::kSuccess;
+    if (*found)
+      finish_first(stream, events, event);
+    else
+      status = status_of("cuEventQuery", result);
+    return true;
+  });
+  return status;
 }
 
 DeviceStatus CudaDevice::wait_event(DeviceEvent* event) {
@@ -337,9 +365,12 @@ DeviceStatus CudaDevice::wait_event(DeviceEvent* event) {
   GM_CHECK(!streams_.empty());
   Call call(this);
   if (!call.is_current()) return DeviceStatus::kFailed;
-  auto stream = streams_.begin();
-  DeviceStatus status = status_of("cuEventSynchronize", driver_->wait_event(stream->second.front().event));
-  if (status == DeviceStatus::kOk) finish_first(stream, event);
+  DeviceStatus status = DeviceStatus::kOk;
+  visit_streams([&](uint64_t stream, StreamEvents* events) {
+    status = status_of("cuEventSynchronize", driver_->wait_event(events->front().event));
+    if (status == DeviceStatus::kOk) finish_first(stream, events, event);
+    return true;
+  });
   return status;
 }
 

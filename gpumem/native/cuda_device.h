@@ -9,6 +9,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include "cuda_driver.h"
 #include "device.h"
+#include "stream_order.h"
 
 namespace gpumem {
 
@@ -43,6 +45,10 @@ class CudaDevice : public Device {
   static bool describe(int ordinal, GpuFacts* facts, std::string* why);
   // The program's ordinal of the GPU whose context is current on this thread; -1 where none is.
   static int find_current();
+
+  // Has streams looked at in the order of PyTorch's table, in which `key_of` is a handle's key, else by handle. To be
+  // called before the first event.
+  void order_streams_by(std::function<uint64_t(uint64_t)> key_of) { key_of_ = std::move(key_of); }
 
   DeviceStatus alloc_segment(const RangeRequest& request, uint64_t* address) override;
   DeviceStatus free_segment(uint64_t address, uint64_t bytes) override;
@@ -82,7 +88,12 @@ class CudaDevice : public Device {
   DeviceStatus ensure_idle_event();
   DeviceStatus wait_for_destroyed(DeviceEvent* event);
   bool take_over(DeviceEvent* event);
-  void finish_first(std::map<uint64_t, StreamEvents>::iterator stream, DeviceEvent* event);
+  StreamEvents& events_of(uint64_t stream);
+  uint64_t key_of(uint64_t stream);
+  // Each stream with its events in order, until `visit` answers true.
+  template <class Visit>
+  void visit_streams(Visit visit);
+  void finish_first(uint64_t stream, StreamEvents* events, DeviceEvent* event);
 
   const cuda::Functions* driver_;
   cuda::DeviceNumber device_;
@@ -94,6 +105,9 @@ class CudaDevice : public Device {
   std::vector<cuda::AccessDescription> accesses_;  // who may read and write what is mapped, itself first
   std::map<uint64_t, uint64_t> reservations_;      // address -> bytes of a page
   std::map<uint64_t, StreamEvents> streams_;       // events not yet reported; never an empty queue
+  std::function<uint64_t(uint64_t)> key_of_;       // none: streams go by handle
+  std::map<uint64_t, uint64_t> stream_keys_;       // by handle, as they came up
+  StreamOrder order_;                              // of streams_, by their keys
   std::deque<uint64_t> over_;                      // events of destroyed streams, not yet reported
   std::vector<cuda::Event> idle_events_;           // kept for later use
   uint64_t next_event_ = 1;

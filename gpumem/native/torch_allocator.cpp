@@ -24,6 +24,7 @@
 #include "policy_translate.h"
 #include "process_memory.h"
 #include "torch_error.h"
+#include "torch_streams.h"
 
 namespace {
 
@@ -85,6 +86,7 @@ LiveAllocator* start_device(int device) {
   std::string why;
   auto cuda = gpumem::CudaDevice::open(device, 0, &why);
   if (!cuda) throw std::runtime_error("gpumem's allocator cannot use GPU " + std::to_string(device) + ": " + why);
+  cuda->order_streams_by([device](uint64_t handle) { return gpumem::torch::find_stream_key(device, handle); });
   gpumem::LiveOptions options;
   options.device = static_cast<uint8_t>(device);
   options.settings = known.settings;

@@ -19,6 +19,7 @@ from pretended_driver import build_driver, run_on_driver
 
 pytestmark = pytest.mark.needs("torch", "compiler")
 SOURCE = Path(__file__).with_name("pretended_pluggable.cpp")
+NATIVE = Path(__file__).parents[3] / "gpumem" / "native"
 
 PROLOGUE = """
 import os
@@ -212,6 +213,17 @@ def test_expandable_segments_are_open_to_the_gpus_that_pytorch_lets_in(libraries
         "[42, 42]",
         "1 1 2",
     ]
+
+
+def test_streams_go_in_the_order_of_pytorch_s_own_table(tmp_path: Path) -> None:
+    torch = find_torch()
+    assert torch is not None
+    sources = (SOURCE.with_name("stream_order.cpp"), NATIVE / "stream_order.cpp")
+    program = tmp_path / "stream_order"
+    command = ["c++", "-std=c++20", "-O1", f"-isystem{torch.folder / 'include'}", f"-I{NATIVE}", *sources]
+    subprocess.run([*command, "-o", program], check=True)
+    done = subprocess.run([program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "equal\n")
 
 
 def test_pytorch_without_these_functions_is_left_as_it_is(libraries: Path, tmp_path: Path) -> None:

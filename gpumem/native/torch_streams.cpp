@@ -39,7 +39,7 @@ int64_t find_number(HandleOf handle_of, int8_t device, uint64_t handle) {
 }  // namespace
 
 uint64_t find_stream_key(int device, uint64_t handle) {
-  static const auto handle_of = reinterpret_cast<HandleOf>(find_exported("libc10_cuda.so", kHandleOfStream));
+  const auto handle_of = reinterpret_cast<HandleOf>(find_exported("libc10_cuda.so", kHandleOfStream));
   int64_t number = 0;
   if (handle != 0 && handle_of) number = find_number(handle_of, static_cast<int8_t>(device), handle);
   if (number == 0) number = static_cast<int64_t>(handle);

@@ -29,6 +29,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from pretended_cuda import build_pretended_cuda
+
 ROOT = Path(__file__).resolve().parents[1]
 STACK_DEPTH = 23
 LOOPS = 5
@@ -228,12 +230,10 @@ def start_worker(mode: str, options: argparse.Namespace) -> subprocess.Popen[str
 
 def pretend_cuda(folder: Path) -> dict[str, str]:
     """The variables that put a pretended GPU under the installed torch."""
-    pretended = load(ROOT / "benchmarks" / "pretended_cuda.py")
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         raise SystemExit("torch is not installed for this Python")
-    variables: dict[str, str] = pretended.build_pretended_cuda(folder, Path(found.origin).parent)
-    return variables
+    return build_pretended_cuda(folder, Path(found.origin).parent)
 
 
 def ratio_to_bare(by_mode: dict[str, list[float]], mode: str) -> float:

@@ -26,6 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from recording_overhead import load, pretend_cuda
+
 ROOT = Path(__file__).resolve().parents[1]
 MIB = 1 << 20
 SIZES = (1, 512, 513, 4000, 70_000, MIB, MIB + 1, 3 * MIB, 9 * MIB + 7, 10 * MIB, 24 * MIB, 31 * MIB + 5)
@@ -284,16 +286,6 @@ class Check:
         return wrong
 
 
-def load(path: Path) -> Any:
-    """The script at `path` as a module, its main not run."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("names", nargs="*", help=f"of: {'; '.join(PROGRAMS)}")
@@ -307,9 +299,7 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
-        variables = (
-            load(Path(__file__).with_name("recording_overhead.py")).pretend_cuda(folder) if options.pretend else {}
-        )
+        variables = pretend_cuda(folder) if options.pretend else {}
         check = Check(folder, variables)
         found = {name: check.check(name) for name in options.names or PROGRAMS}
     for name, (differences, _) in found.items():

@@ -177,11 +177,7 @@ gm_status gm_allocator_hold_streams(gm_allocator* allocator, uint32_t held) {
 gm_status gm_allocator_get_statistics(gm_allocator* allocator, gm_allocator_statistics* statistics) {
   if (!statistics) return GM_BAD_ARGUMENT;
   return checked(allocator, [&](LiveAllocator& live) -> gm_status {
-    gpumem::LiveStatistics now;
-    gpumem::LiveStatistics base;
-    gpumem::IdleMeasure idle;
-    uint64_t max_split_bytes = 0;
-    live.take_statistics(&now, &base, &idle, &max_split_bytes);
+    const auto [now, base, idle, max_split_bytes] = live.take_figures();
     *statistics = gm_allocator_statistics{
         as_counters(now.policy.all, base.policy.all),
         as_counters(now.policy.small, base.policy.small),
@@ -208,16 +204,14 @@ gm_status gm_allocator_get_private_pools(gm_allocator* allocator, gm_private_poo
                                          uint64_t* count) {
   if (!count || (capacity > 0 && !pools)) return GM_BAD_ARGUMENT;
   return checked(allocator, [&](LiveAllocator& live) -> gm_status {
-    gpumem::LiveStatistics now;
-    gpumem::LiveStatistics base;
-    gpumem::IdleMeasure idle;
-    uint64_t max_split_bytes = 0;
-    live.take_statistics(&now, &base, &idle, &max_split_bytes);
-    *count = now.private_reserves.size();
+    gpumem::PrivateReserves now;
+    gpumem::PrivateReserves base;
+    live.take_private_reserves(&now, &base);
+    *count = now.size();
     uint64_t row = 0;
-    for (const auto& [id, reserve] : now.private_reserves) {
+    for (const auto& [id, reserve] : now) {
       if (row == capacity) break;
-      const gpumem::PrivateReserve& from = base.private_reserves[id];
+      const gpumem::PrivateReserve& from = base[id];
       pools[row++] = gm_private_pool{id.first, id.second, as_counter(reserve.all, from.all),
                                      as_counter(reserve.small, from.small), as_counter(reserve.large, from.large)};
     }

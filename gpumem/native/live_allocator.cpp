@@ -138,17 +138,20 @@ Outcome LiveAllocator::release_idle() {
   return policy_.empty_cache();
 }
 
-void LiveAllocator::take_statistics(LiveStatistics* now, LiveStatistics* base, IdleMeasure* idle,
-                                    uint64_t* max_split_bytes) {
+LiveFigures LiveAllocator::take_figures() {
   const std::unique_lock<std::mutex> lock = enter();
-  *now = counted();
-  *base = base_;
-  *idle = policy_.measure_idle();
-  *max_split_bytes = policy_.settings().max_split_bytes;
+  return {counted(), base_, policy_.measure_idle(), policy_.settings().max_split_bytes};
+}
+
+void LiveAllocator::take_private_reserves(PrivateReserves* now, PrivateReserves* base) {
+  const std::unique_lock<std::mutex> lock = enter();
+  *now = policy_.private_reserves();
+  *base = private_base_;
 }
 
 void LiveAllocator::reset_accumulated() {
   const std::unique_lock<std::mutex> lock = enter();
+  private_base_ = policy_.private_reserves();
   base_ = counted();
 }
 

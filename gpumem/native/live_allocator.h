@@ -34,9 +34,18 @@ struct LiveCounts {
 
 struct LiveStatistics {
   Statistics policy;
-  std::map<PoolId, PrivateReserve> private_reserves;
   LiveCounts counts;
 };
+
+// Counts now, and as they were when accumulated counts were last reset.
+struct LiveFigures {
+  LiveStatistics now;
+  LiveStatistics base;
+  IdleMeasure idle;
+  uint64_t max_split_bytes;
+};
+
+using PrivateReserves = std::map<PoolId, PrivateReserve>;
 
 // What a refused request met, for the sentence that says so.
 struct Refusal {
@@ -93,8 +102,9 @@ class LiveAllocator : private EventSink {
   // Such an allocator takes blocks back without a word and serves nothing, figures neither; it must not be destroyed.
   bool is_inherited() const;
 
-  // Counts now and as they were when accumulated counts were last reset.
-  void take_statistics(LiveStatistics* now, LiveStatistics* base, IdleMeasure* idle, uint64_t* max_split_bytes);
+  LiveFigures take_figures();
+  // Of each private pool so far; `base` as it was when accumulated counts were last reset.
+  void take_private_reserves(PrivateReserves* now, PrivateReserves* base);
   void reset_peaks();
   void reset_accumulated();
 
@@ -122,7 +132,7 @@ class LiveAllocator : private EventSink {
   [[gnu::hot]] void on_event(const PolicyEvent& event) override;
   void count(const PolicyEvent& event);
   Outcome release_idle();
-  LiveStatistics counted() const { return {policy_.statistics(), policy_.private_reserves(), counts_}; }
+  LiveStatistics counted() const { return {policy_.statistics(), counts_}; }
   const PoolId* find_captured_pool(uint64_t stream) const;
 
   std::mutex mutex_;
@@ -137,6 +147,7 @@ class LiveAllocator : private EventSink {
   Policy policy_;
   LiveCounts counts_;
   LiveStatistics base_;
+  PrivateReserves private_base_;
   std::vector<Capture> captures_;  // the one begun last is asked first
 };
 
